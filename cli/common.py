@@ -1,0 +1,46 @@
+"""What every command shares: its common flags and how a result is printed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else there.")
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace what is at --out.")]
+
+
+def print_json(document: Any) -> None:
+    """Print one JSON document on stdout; what is undefined is null in it."""
+    typer.echo(json.dumps(document, allow_nan=False))
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table on stdout; all columns but the first are set to the right."""
+    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
+    for row in (header, *rows):
+        cells = [
+            row[0].ljust(widths[0]),
+            *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
+        ]
+        typer.echo("  ".join(cells).rstrip())
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """Return the values that a user gave: those that are not None."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def say(line: str) -> None:
+    """Print a line that the user should read on stderr."""
+    typer.echo(f"stampede: {line}", err=True)
+
+
+def number(value: float | None, *, digits: int = 5) -> str:
+    """Format a metric; what is undefined says so."""
+    return "undefined" if value is None else f"{value:.{digits}f}"

@@ -1,0 +1,79 @@
+"""``stampede inspect``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stampede.cli.common import Debug, Json, print_json, print_table
+
+
+def inspect(
+    dataset: Annotated[Path, typer.Argument(help="Folder of a dataset.")],
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show what a dataset holds: sizes, frequencies, null and unseen shares, skew.
+
+    Example: stampede inspect data/criteo
+    """
+    from dataclasses import asdict
+    from json import loads
+
+    from stampede.workflows.inspect import run_inspect
+
+    opened, summaries = run_inspect(dataset)
+    manifest = opened.manifest
+    if json:
+        document = loads(manifest.to_json())
+        for info, summary in zip(document["fields"], summaries, strict=True):
+            info |= asdict(summary)
+        print_json(document)
+        return
+    print_table(
+        ("split", "rows", "click rate"),
+        [(name, f"{info.rows:,}", f"{info.click_rate:.4f}") for name, info in manifest.splits.items()],
+    )
+    typer.echo()
+    print_table(
+        (
+            "field",
+            "ids",
+            "distinct",
+            "null",
+            "rare",
+            "unseen in test",
+            "top 10 ids",
+            "ids for 90%",
+            "top values",
+        ),
+        [
+            (
+                field.name,
+                f"{field.size:,}",
+                f"{field.distinct:,}",
+                f"{field.null_share:.1%}",
+                f"{field.rare_share:.1%}",
+                "-" if field.unseen_share_of_test is None else f"{field.unseen_share_of_test:.1%}",
+                f"{field.top_10_share:.1%}",
+                f"{field.ids_for_90_percent:,}",
+                ", ".join(f"{value} {share:.0%}" for value, share in field.top_values[:3]),
+            )
+            for field in summaries
+        ],
+    )
+    if manifest.dense:
+        typer.echo()
+        print_table(
+            ("dense", "minimum", "maximum"),
+            [(info.name, f"{info.minimum:g}", f"{info.maximum:g}") for info in manifest.dense],
+        )
+        typer.echo(f"dense features are prepared as {manifest.dense_mode}")
+    fitted = "the training rows" if manifest.fit_on == "train" else "all rows, those of the test too"
+    typer.echo(
+        f"ids, counts and shares are of {fitted}; ids include those of padding, null and unseen values"
+    )
+    if manifest.rejected:
+        typer.echo(f"{manifest.rejected:,} rows were left out: see {opened.path / 'rejected.parquet'}")

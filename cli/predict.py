@@ -1,0 +1,35 @@
+"""``stampede predict``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stampede.cli.common import Debug, Force, Json, print_json
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    inputs: Annotated[
+        list[str], typer.Argument(help="Raw files or quoted glob patterns, with or without labels.")
+    ],
+    out: Annotated[Path, typer.Option(help="File for the scores: .csv or .parquet.")],
+    force: Force = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Score raw rows: the probability of a click for each, in order.
+
+    Example: stampede predict runs/deepfm new_rows.txt --out scores.parquet
+    """
+    from stampede.cli.progress import Display
+    from stampede.workflows.predict import run_predict
+
+    with Display() as display:
+        predicted = run_predict(run, inputs, out=out, force=force, progress=display)
+    if json:
+        print_json({"rows": predicted.rows, "seconds": predicted.seconds})
+        return
+    typer.echo(f"{predicted.rows:,} rows scored in {predicted.seconds:.1f} s: {out}")

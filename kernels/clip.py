@@ -1,0 +1,62 @@
+"""Adaptive column-wise clipping of a table's gradient (CowClip, arXiv 2204.06240, algorithm 1)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def clip_rows(
+    grads: Tensor, weights: Tensor, *, counts: Tensor, ratio: float = 1.0, zeta: float = 1e-5
+) -> tuple[Tensor, Tensor]:
+    """Bound the gradient of each row by the row's own norm times how often its id occurs in the batch.
+
+    For row i of d values, ``c = max(counts[i], 1)``::
+
+        threshold_i = ratio * c * max(||w_i||, ratio * sqrt(d) * zeta)
+        g_i         = g_i * threshold_i / ||g_i||     if ||g_i|| > threshold_i, else g_i
+
+    The ratio stands in the floor too, as in the authors' program, so the least threshold is ``ratio^2 *
+    sqrt(d) * zeta * c``. A row within its threshold comes back bit for bit; a zero gradient stays 0, also
+    where the threshold is 0. NaN and infinite gradients stay visible (NaN). A norm is summed in the dtype
+    of the gradient: in float32 a finite row whose squares overflow (values past 1e19) becomes 0, and one
+    whose squares all underflow (below 1e-23) is left alone.
+
+    Parameters
+    ----------
+    grads:
+        ``[rows, d]``, the whole gradient of the table, its L2 term included.
+    weights:
+        ``[rows, d]``, the table.
+    counts:
+        Integers ``[rows]``: how often each row occurs in the batch. 0 is read as 1.
+    ratio:
+        r in the formula.
+    zeta:
+        The floor, per value, under the norm of a row.
+
+    Returns
+    -------
+    tuple[Tensor, Tensor]
+        The clipped gradient ``[rows, d]``, a new tensor, and bool ``[rows]``: which rows were clipped.
+
+    Raises
+    ------
+    ValueError
+        The shapes do not fit.
+    """
+    if grads.dim() != 2 or grads.shape != weights.shape or counts.shape != grads.shape[:1]:
+        raise ValueError(
+            "grads [rows, d], weights [rows, d] and counts [rows] are wanted, not "
+            f"{list(grads.shape)}, {list(weights.shape)} and {list(counts.shape)}"
+        )
+    floor = ratio * math.sqrt(grads.shape[1]) * zeta
+    limits = torch.linalg.vector_norm(weights, dim=1).clamp_(min=floor)  # [rows]
+    thresholds = limits.mul_(counts.clamp(min=1)).mul_(ratio)  # [rows]
+    norms = torch.linalg.vector_norm(grads, dim=1)  # [rows]
+    clipped = norms > thresholds  # false for a NaN norm, so NaN passes on as it is
+    # Rows within their threshold are multiplied by 1 exactly: g * t / max(n, t) would move some by an ulp.
+    scales = torch.where(clipped, thresholds / norms, 1.0)
+    return grads * scales.unsqueeze(1), clipped

@@ -1,0 +1,273 @@
+"""The dataset: the contract between preparation and training, all that training sees of the pipeline.
+
+    DATASET/
+      manifest.json               schema, options, statistics, files with row counts
+      train/part-00000.parquet    valid/…  test/…
+      vocab/C1.parquet            id int32, value string, count int64
+      rejected.parquet            only where rows were left out
+
+A part has ``label`` int8, each dense feature float32, and for each categorical field ``X`` its id ``X`` int32
+and, unless the dataset was prepared without counts, ``X_count`` int32: how often that id occurs among the
+rows that were fitted on.
+
+Ids of a field: 0 padding, 1 null or empty, 2 unseen or rare, then 3, 4, … by descending count, ties by
+ascending value bytes; hash buckets, where asked for, follow the values that were kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, Literal, Self
+
+import polars as pl
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from stampede import DatasetError
+from stampede.pipeline.errors import READ_ERRORS
+from stampede.pipeline.publish import finish_exchange
+from stampede.pipeline.schema import Schema
+
+FORMAT: Final = "stampede-dataset"
+FORMAT_VERSION = 1
+
+MANIFEST = "manifest.json"
+VOCABULARY_FOLDER = "vocab"
+REJECTED = "rejected.parquet"
+
+LABEL = "label"
+PADDING_ID, NULL_ID, UNSEEN_ID, FIRST_VALUE_ID = 0, 1, 2, 3
+
+Split = Literal["train", "valid", "test"]
+SPLITS: tuple[Split, ...] = ("train", "valid", "test")
+
+
+class DenseMode(StrEnum):
+    """How a dense feature becomes a model input; see :mod:`stampede.pipeline.dense`."""
+
+    LOG = "log"
+    MINMAX = "minmax"
+    STANDARD = "standard"
+    NONE = "none"
+    LOG_BUCKET = "log-bucket"
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SplitRule(_Record):
+    """How rows are divided: the rule, the fractions of all rows, the seed or the unit of time."""
+
+    rule: Literal["random", "sequential", "time"] = "random"
+    valid_fraction: float = 0.1
+    test_fraction: float = 0.1
+    seed: int = 0
+    time_unit: Literal["hour", "day"] = "hour"
+
+
+class FieldInfo(_Record):
+    """A categorical field: ``size`` ids in all, and how many training rows are null (id 1) or rare (id 2)."""
+
+    name: str
+    size: int
+    null: int
+    rare: int
+
+
+class DenseInfo(_Record):
+    """Statistics of a dense feature over the fitted rows, null counted as 0, before any transform."""
+
+    name: str
+    minimum: float
+    maximum: float
+    mean: float | None = None
+    std: float | None = None
+
+
+class PartInfo(_Record):
+    """A parquet file of a split, relative to the dataset, and its number of rows."""
+
+    path: str
+    rows: int
+
+
+class SplitInfo(_Record):
+    """A split: its rows, the share of them that were clicked, its files in row order."""
+
+    rows: int
+    click_rate: float
+    files: tuple[PartInfo, ...]
+
+
+class Manifest(BaseModel):
+    """What ``manifest.json`` holds. It names no machine, time or absolute path: same data, same manifest."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    format: Literal["stampede-dataset"] = FORMAT
+    format_version: int = FORMAT_VERSION
+    log: Schema = Field(alias="schema")
+    split: SplitRule
+    fit_on: Literal["train", "all"]
+    min_count: int
+    max_size: int | None
+    hash_buckets: int
+    dense_mode: DenseMode
+    dense_null_flag: bool
+    counts: bool
+    fields: tuple[FieldInfo, ...]
+    dense: tuple[DenseInfo, ...]
+    splits: dict[Split, SplitInfo]
+    rejected: int
+
+    def to_json(self) -> str:
+        """Return the document, as it is in the file."""
+        return self.model_dump_json(indent=1, by_alias=True) + "\n"
+
+
+def dense_columns(dense: tuple[DenseInfo, ...], mode: DenseMode, *, null_flags: bool) -> tuple[str, ...]:
+    """Return the names of the float32 columns; none where dense features became categorical."""
+    if mode == DenseMode.LOG_BUCKET:
+        return ()
+    names = tuple(info.name for info in dense)
+    return names + tuple(f"{name}_null" for name in names) if null_flags else names
+
+
+class _Versioned(BaseModel):
+    """The part of a manifest that every version of the format has."""
+
+    format_version: int
+
+
+class Dataset:
+    """A prepared dataset on disk.
+
+    Example
+    -------
+    >>> dataset = Dataset.open("data/criteo")  # doctest: +SKIP
+    >>> dataset.rows["train"], dataset.sizes["C1"]  # doctest: +SKIP
+    (36672493, 1401)
+    """
+
+    def __init__(self, path: Path, manifest: Manifest, fingerprint: str) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.fingerprint = fingerprint
+
+    @classmethod
+    def open(cls, path: str | Path) -> Self:
+        """Open a dataset and check that it is whole.
+
+        Every file that the manifest names must be there with its columns and its number of rows.
+
+        Raises
+        ------
+        DatasetError
+            The folder is no dataset, is damaged, or was written by a newer version.
+        """
+        folder = Path(path)
+        file = folder / MANIFEST
+        try:
+            finish_exchange(folder)
+            document = file.read_bytes()
+        except FileNotFoundError as error:
+            missing = "has no manifest.json" if folder.is_dir() else "does not exist"
+            raise DatasetError(f"{folder} {missing}: make a dataset with 'stampede prepare'") from error
+        except OSError as error:
+            raise DatasetError(f"{file}: cannot read it: {error.strerror}") from error
+        dataset = cls(folder, _parse_manifest(document, file), hashlib.sha256(document).hexdigest())
+        dataset._check_files()
+        return dataset
+
+    @property
+    def rows(self) -> dict[Split, int]:
+        """Number of rows of each split that the dataset has."""
+        return {split: info.rows for split, info in self.manifest.splits.items()}
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the categorical fields, in order."""
+        return tuple(info.name for info in self.manifest.fields)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Number of ids of each categorical field, the reserved ones included."""
+        return {info.name: info.size for info in self.manifest.fields}
+
+    @property
+    def dense_columns(self) -> tuple[str, ...]:
+        """Names of the float32 columns, in order; empty where dense features became categorical."""
+        manifest = self.manifest
+        return dense_columns(manifest.dense, manifest.dense_mode, null_flags=manifest.dense_null_flag)
+
+    def scan(self, split: Split) -> pl.LazyFrame:
+        """Return the rows of a split, in order.
+
+        Raises
+        ------
+        DatasetError
+            The dataset has no such split.
+        """
+        if split not in self.manifest.splits:
+            have = ", ".join(self.manifest.splits)
+            raise DatasetError(f"{self.path} has no {split} split (it has {have})")
+        files = [self.path / part.path for part in self.manifest.splits[split].files]
+        return pl.scan_parquet(files, glob=False)
+
+    def vocabulary_file(self, field: str) -> Path:
+        """Return the parquet file of a field's ids: id int32, value string, count int64."""
+        return self.path / VOCABULARY_FOLDER / f"{field}.parquet"
+
+    def columns(self) -> dict[str, pl.DataType]:
+        """Names and types of the columns of a part, in order."""
+        columns: dict[str, pl.DataType] = {LABEL: pl.Int8()}
+        columns |= {name: pl.Float32() for name in self.dense_columns}
+        for field in self.fields:
+            columns[field] = pl.Int32()
+            if self.manifest.counts:
+                columns[f"{field}_count"] = pl.Int32()
+        return columns
+
+    def _check_files(self) -> None:
+        for split, info in self.manifest.splits.items():
+            for part in info.files:
+                _check_parquet(self.path / part.path, dict(self.columns()), part.rows)
+            if sum(part.rows for part in info.files) != info.rows:
+                raise DatasetError(f"{self.path / MANIFEST}: the rows of split {split} do not add up")
+        vocabulary = {"id": pl.Int32(), "value": pl.String(), "count": pl.Int64()}
+        for field, size in self.sizes.items():
+            _check_parquet(self.vocabulary_file(field), vocabulary, size)
+
+
+def _parse_manifest(document: bytes, file: Path) -> Manifest:
+    try:
+        version = _Versioned.model_validate_json(document).format_version
+        if version > FORMAT_VERSION:
+            raise DatasetError(
+                f"{file}: format version {version} is newer than this program reads ({FORMAT_VERSION}): "
+                "update stampede-ctr"
+            )
+        return Manifest.model_validate_json(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"]) or "the document"
+        message = first["msg"].removeprefix("Value error, ")
+        raise DatasetError(f"{file} is damaged: {key}: {message}; prepare the dataset again") from error
+
+
+def _check_parquet(file: Path, columns: dict[str, pl.DataType], rows: int) -> None:
+    try:
+        frame = pl.scan_parquet(file, glob=False)
+        found = dict(frame.collect_schema())
+        count = frame.select(pl.len()).collect().item()
+    except FileNotFoundError as error:
+        raise DatasetError(f"{file} is missing: prepare the dataset again") from error
+    except READ_ERRORS as error:
+        raise DatasetError(f"{file} is damaged: prepare the dataset again") from error
+    if found != columns:
+        odd = sorted(set(found) ^ set(columns)) or [n for n in columns if found[n] != columns[n]]
+        raise DatasetError(f"{file}: column {odd[0]} is not as the manifest says: prepare the dataset again")
+    if count != rows:
+        raise DatasetError(f"{file} has {count} rows where the manifest says {rows}: prepare it again")

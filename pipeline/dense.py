@@ -1,0 +1,126 @@
+"""Dense features: statistics that do not depend on the order of rows, and the transform to model inputs.
+
+Null counts as 0 in the statistics and the transform. Every output is a finite float32.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+import polars as pl
+
+from stampede.pipeline.dataset import DenseInfo, DenseMode
+
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+# Below this, 1 / spread is infinite, and polars divides by multiplying with it.
+SMALLEST_SPREAD = sys.float_info.min
+
+# A sum of quantised values is exact in any order: 53 bits of the value, in halves of 27 and 26 bits, whose
+# int64 sums cannot overflow below 2^36 rows. A float64 has 53 bits: the mean of a constant column is exact.
+VALUE_BITS = 53
+HALF = 1 << 26
+SMALLEST_UNIT_EXPONENT = -1022
+LARGEST_INTEGER = float(1 << 62)
+
+
+def fit_dense(rows: pl.LazyFrame, names: Sequence[str], *, mode: DenseMode) -> tuple[DenseInfo, ...]:
+    """Compute the statistics of dense columns (Float64, null counts as 0).
+
+    Minimum and maximum always; mean and population deviation for the mode ``standard`` alone. The result does
+    not depend on threads, files or the engine: sums are taken over values quantised to 2^-53 of the largest,
+    which is exact for integers below 2^53.
+    """
+    if not names:
+        return ()
+    columns = {name: pl.col(name).fill_null(0.0) for name in names}
+    bounds = rows.select(
+        *[value.min().alias(f"{name}.min") for name, value in columns.items()],
+        *[value.max().alias(f"{name}.max") for name, value in columns.items()],
+    ).collect(engine="streaming").row(0, named=True)  # fmt: skip
+    # Which of -0.0 and 0.0 is the smaller depends on their order: adding 0.0 makes both the latter.
+    lowest = {name: float(bounds[f"{name}.min"]) + 0.0 for name in names}
+    highest = {name: float(bounds[f"{name}.max"]) + 0.0 for name in names}
+    if mode != DenseMode.STANDARD:
+        return tuple(DenseInfo(name=n, minimum=lowest[n], maximum=highest[n]) for n in names)
+
+    largest = {name: max(abs(lowest[name]), abs(highest[name])) for name in names}
+    means = {name: float(mean) for name, mean in _exact_means(rows, columns, largest).items()}
+    squares = {name: (value - means[name]) ** 2 for name, value in columns.items()}
+    widest = {n: max((lowest[n] - means[n]) ** 2, (highest[n] - means[n]) ** 2) for n in names}
+    variances = _exact_means(rows, squares, widest)
+    return tuple(
+        DenseInfo(name=n, minimum=lowest[n], maximum=highest[n], mean=means[n], std=math.sqrt(variances[n]))
+        for n in names
+    )
+
+
+def _exact_means(
+    rows: pl.LazyFrame, values: dict[str, pl.Expr], largest: dict[str, float]
+) -> dict[str, Fraction]:
+    """Mean of each expression (Float64, at most ``largest`` in magnitude), the same in any order of rows."""
+    units = {
+        name: 2.0 ** max(math.frexp(bound)[1] - VALUE_BITS, SMALLEST_UNIT_EXPONENT)
+        for name, bound in largest.items()
+    }
+    sums: list[pl.Expr] = [pl.len().alias(".rows")]
+    for name, value in values.items():
+        quantised = (value / units[name]).round()
+        high = (quantised / HALF).floor()
+        low = quantised - high * HALF
+        sums += [
+            high.cast(pl.Int64).sum().alias(f"{name}.high"),
+            low.cast(pl.Int64).sum().alias(f"{name}.low"),
+        ]
+    row = rows.select(sums).collect(engine="streaming").row(0, named=True)
+    return {
+        name: (row[f"{name}.high"] * HALF + row[f"{name}.low"]) * Fraction(units[name]) / row[".rows"]
+        for name in values
+    }
+
+
+def transform_dense(info: DenseInfo, *, mode: DenseMode) -> pl.Expr:
+    """Return the float32 model input of a dense column (Float64, null where empty).
+
+    ``minmax`` scales the fitted range to [0, 1] and clips to it; ``standard`` subtracts the mean and divides
+    by the population deviation; ``log`` is sign(x) log(1 + abs(x)); ``none`` keeps the value. A column
+    without spread gives 0 under the first two.
+    """
+    value = pl.col(info.name).fill_null(0.0)
+    if mode == DenseMode.MINMAX:
+        spread = info.maximum - info.minimum
+        scaled = (
+            ((value - info.minimum) / spread).clip(0.0, 1.0) if spread >= SMALLEST_SPREAD else value * 0.0
+        )
+    elif mode == DenseMode.STANDARD:
+        assert info.mean is not None
+        assert info.std is not None
+        scaled = (value - info.mean) / info.std if info.std >= SMALLEST_SPREAD else value * 0.0
+    elif mode == DenseMode.LOG:
+        scaled = value.sign() * value.abs().log1p()
+    else:
+        scaled = value
+    finite = scaled.clip(-FLOAT32_MAX, FLOAT32_MAX).cast(pl.Float32)
+    zero = pl.lit(0.0, pl.Float32)
+    return pl.when(finite == 0.0).then(zero).otherwise(finite).alias(info.name)  # no negative zero
+
+
+def null_flag(name: str) -> pl.Expr:
+    """Return 1 where a dense column is empty, else 0, as float32 ``NAME_null``."""
+    return pl.col(name).is_null().cast(pl.Float32).alias(f"{name}_null")
+
+
+def log_bucket(name: str) -> pl.Expr:
+    """Return the category (String) of a dense column: floor(ln(x)^2) above 2, else "s" and the integer.
+
+    The buckets of the winners of the Criteo Kaggle challenge (Juan, Zhuang, Chin and Lin, 2014). Below -2^62
+    all values share a bucket.
+    """
+    value = pl.col(name)
+    large = value.log().pow(2).floor().cast(pl.Int64, strict=False).cast(pl.String)
+    small = pl.lit("s") + value.clip(-LARGEST_INTEGER, 2.0).cast(pl.Int64).cast(pl.String)
+    return pl.when(value > 2).then(large).otherwise(small)

@@ -1,0 +1,86 @@
+"""Stampede: click-through-rate models from raw click logs, with very large batches.
+
+The parts are imported by name when they are needed:
+
+- ``stampede.pipeline``: raw click logs -> a frequency-annotated dataset
+- ``stampede.kernels``: the numerics of the embedding update
+- ``stampede.training``: loader, embedding, models, optimizers, metrics, trainer
+- ``stampede.workflows``: the jobs behind the commands
+
+Every error that a user can cause is a :class:`StampedeError` with a one-line message.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CheckpointError",
+    "ConfigError",
+    "DatasetError",
+    "DeviceError",
+    "InputError",
+    "SchemaError",
+    "StampedeError",
+    "__version__",
+]
+
+
+class StampedeError(Exception):
+    """Base of every error that Stampede raises on purpose: one line that says what is wrong and the mend."""
+
+
+class SchemaError(StampedeError):
+    """A schema that does not describe a click log, or an input whose columns do not fit its schema."""
+
+
+class ConfigError(StampedeError):
+    """Options that contradict each other or have no meaning."""
+
+
+class DatasetError(StampedeError):
+    """A folder that is no dataset, a damaged one, or one that cannot be written."""
+
+
+class DeviceError(StampedeError):
+    """A device that was asked for and is not there, or is too small."""
+
+
+class CheckpointError(StampedeError):
+    """A run folder or checkpoint that is missing, damaged or of another kind."""
+
+
+class InputError(StampedeError):
+    """Raw input that cannot be used.
+
+    Parameters
+    ----------
+    message:
+        What is wrong and what to do, without the place.
+    file:
+        The input file at fault.
+    line:
+        Line (text) or row (parquet) in that file, counted from 1, a header included.
+    column:
+        Name of the column at fault.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        file: str | Path | None = None,
+        line: int | None = None,
+        column: str | None = None,
+    ) -> None:
+        place = "" if file is None else str(file)
+        if line is not None:
+            place += f", line {line}" if place else f"line {line}"
+        if column is not None:
+            place += f", column {column}" if place else f"column {column}"
+        super().__init__(f"{place}: {message}" if place else message)
+        self.file = None if file is None else str(file)
+        self.line = line
+        self.column = column

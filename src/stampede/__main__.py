@@ -1,0 +1,5 @@
+"""``python -m stampede``: the ``stampede`` command."""
+
+from stampede.cli import main
+
+main()

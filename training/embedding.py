@@ -1,0 +1,205 @@
+"""One table for all categorical fields, which knows how often each row occurred in its last batch.
+
+The counts belong to ``weight.grad``: CowClip bounds a row's gradient by how often the row occurs in the
+batch that the gradient is of, however many backward passes it was summed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from stampede import ConfigError, InputError
+from stampede.kernels import count_rows, gather_rows, sum_rows
+
+_COUNTS = "batch_counts"
+_BACKWARD = "batch_counts_backward"
+
+
+class FusedEmbedding(nn.Module):
+    """The embedding tables of all fields as one table: row ``offsets[f] + id`` is id ``id`` of field ``f``.
+
+    The backward pass sums the gradients per row in a fixed order and records on ``weight`` how often each
+    row occurred (:func:`batch_counts`), which is what :class:`stampede.training.optim.CowClip` clips by.
+    The record starts anew with a new gradient (``weight.grad`` is None, or zeroed in place) and adds up
+    while gradients do, so clipping after K accumulated micro-batches is clipping the whole batch.
+
+    Parameters
+    ----------
+    sizes:
+        Rows of each field, in the order of the columns of ``ids``.
+    dim:
+        Values of a row.
+    init_std:
+        Deviation of the normal distribution that the table is drawn from; 0 gives zeros.
+    track_counts:
+        Whether backward records the counts. Tables that are never clipped can leave it out.
+    generator:
+        Source of the initial values; torch's own (``torch.manual_seed``) without one.
+
+    Example
+    -------
+    >>> embedding = FusedEmbedding([3, 5], dim=4)
+    >>> embedding(torch.tensor([[0, 4], [2, 4]])).shape
+    torch.Size([2, 2, 4])
+    """
+
+    offsets: Tensor
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        dim: int,
+        *,
+        init_std: float = 1e-2,
+        track_counts: bool = True,
+        generator: torch.Generator | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if not sizes or any(size < 1 for size in sizes):
+            raise ConfigError(f"every field needs at least one row: sizes are {list(sizes)}")
+        if dim < 1:
+            raise ConfigError(f"an embedding needs at least one value per row: dim is {dim}")
+        if not init_std >= 0:
+            raise ConfigError(f"init_std must be 0 or more: it is {init_std}")
+        self.sizes = tuple(int(size) for size in sizes)
+        self.dim = dim
+        self.track_counts = track_counts
+        starts = [0, *accumulate(self.sizes)]
+        # Not persistent: the offsets follow from the sizes, and a checkpoint holds what was learned.
+        self.register_buffer(
+            "offsets", torch.tensor(starts[:-1], device=device), persistent=False
+        )  # int64 [F]
+        table = torch.empty(starts[-1], dim, device=device, dtype=dtype)
+        # std 0 would give zeros too, but draw from the generator for them
+        table = table.normal_(0.0, init_std, generator=generator) if init_std else table.zero_()
+        self.weight = nn.Parameter(table)  # [rows, d]
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Look up ids, int32 or int64 ``[B, F]``; gives ``[B, F, d]``.
+
+        An id beyond its own field reads another field's row: :meth:`check_ids` finds that, once, where ids
+        enter.
+        """
+        return self.lookup(self.rows(ids))
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Give the table rows of ids ``[B, F]``, int64 ``[B, F]``; tables of one set of sizes share them."""
+        if ids.dim() != 2 or ids.shape[1] != len(self.sizes):
+            raise ValueError(f"ids [batch, {len(self.sizes)}] are wanted, not {list(ids.shape)}")
+        if ids.dtype not in (torch.int64, torch.int32):
+            raise TypeError(f"ids must be int64 or int32, not {ids.dtype}")
+        return ids + self.offsets  # the offsets are int64, so the sum is
+
+    def lookup(self, rows: Tensor) -> Tensor:
+        """Look up rows from :meth:`rows`, int64 ``[B, F]``; gives ``[B, F, d]``."""
+        result: Tensor = _Lookup.apply(self.weight, rows, self.track_counts)  # type: ignore[no-untyped-call]
+        return result
+
+    def check_ids(self, ids: Tensor, *, names: Sequence[str] | None = None) -> None:
+        """Raise :class:`stampede.InputError` for an id that its field does not have (:func:`check_ids`)."""
+        check_ids(ids, self.sizes, names=names)
+
+    def extra_repr(self) -> str:
+        """Say the sizes."""
+        return f"{len(self.sizes)} fields, {self.weight.shape[0]} rows, dim={self.dim}"
+
+
+def check_ids(ids: Tensor, sizes: Sequence[int], *, names: Sequence[str] | None = None) -> None:
+    """Raise for the first id that its field does not have.
+
+    For the places where ids enter (a loader that opens a dataset, ``predict``), not for every step: on CUDA
+    it waits for the device.
+
+    Parameters
+    ----------
+    ids:
+        Integers ``[B, F]``.
+    sizes:
+        Rows of each field.
+    names:
+        Names of the fields, for the message.
+
+    Raises
+    ------
+    stampede.InputError
+        Some id is negative or not below its field's size; names the field, the row and the id.
+    """
+    if ids.dim() != 2 or ids.shape[1] != len(sizes):
+        raise InputError(f"ids have the shape {list(ids.shape)}, the model has {len(sizes)} fields")
+    if ids.shape[0] == 0:
+        return
+    bounds = torch.tensor(list(sizes), device=ids.device)
+    lowest, highest = ids.amin(0), ids.amax(0)  # [F]: two passes over ids, no [B, F] temporary
+    bad = ((lowest < 0) | (highest >= bounds)).nonzero()
+    if len(bad) == 0:
+        return
+    field = int(bad[0, 0])
+    column = ids[:, field]
+    row = int(((column < 0) | (column >= sizes[field])).nonzero()[0, 0])
+    raise InputError(
+        f"id {int(column[row])} in row {row} is outside [0, {sizes[field]}): "
+        "the data were prepared with another vocabulary than the model's",
+        column=names[field] if names is not None else f"field {field}",
+    )
+
+
+def batch_counts(weight: Tensor) -> Tensor | None:
+    """Give how often each row occurred in the batch that ``weight.grad`` is of, where that was recorded.
+
+    Returns
+    -------
+    Tensor | None
+        int32 ``[rows]``; None for a table of another kind, or before its first backward pass.
+    """
+    counts: Tensor | None = getattr(weight, _COUNTS, None)
+    return counts
+
+
+class _Lookup(torch.autograd.Function):
+    """Gather rows; its gradient is the dense per-row sum, not torch's embedding backward."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, rows: Tensor, track_counts: bool) -> Tensor:
+        """Gather ``weight[rows]``."""
+        ctx.save_for_backward(rows)
+        ctx.weight = weight  # the parameter itself, to hang the counts on
+        ctx.track_counts = track_counts
+        return gather_rows(weight, rows)  # [B, F, d]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grads: Tensor) -> tuple[Tensor | None, None, None]:
+        """Sum the gradients [B, F, d] per row and record the counts."""
+        if not ctx.needs_input_grad[0]:
+            return None, None, None
+        (rows,) = ctx.saved_tensors
+        weight: Tensor = ctx.weight
+        num_rows, dim = weight.shape
+        flat = rows.reshape(-1)  # [B * F]
+        if ctx.track_counts:
+            _record_counts(weight, count_rows(flat, num_rows))
+        return sum_rows(flat, grads.reshape(-1, dim), num_rows=num_rows), None, None
+
+
+def _record_counts(weight: Tensor, counts: Tensor) -> None:
+    """Add the counts of one lookup to those of the gradient that this backward pass adds to."""
+    # A backward pass may hold several lookups of one table, and none has reached weight.grad yet: the
+    # number of the pass tells them from a new batch. torch has no public name for it.
+    backward = torch._C._current_graph_task_id()
+    known = batch_counts(weight)
+    if known is not None and getattr(weight, _BACKWARD, None) == backward:
+        counts = known + counts
+    elif known is not None and weight.grad is not None:
+        # Gradients accumulate, or zero_grad(set_to_none=False) has zeroed them: then .any() is false and
+        # the old counts fall away, without the host waiting for the device.
+        counts = known.to(counts.device) * weight.grad.any() + counts
+    setattr(weight, _COUNTS, counts)
+    setattr(weight, _BACKWARD, backward)

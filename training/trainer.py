@@ -1,0 +1,273 @@
+"""The training loop: batches in order, a step each, an evaluation an epoch, the best epoch kept."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from stampede import StampedeError
+from stampede.pipeline.dataset import Dataset
+from stampede.training.averaging import WeightAverage
+from stampede.training.checkpoint import load_best, mark_best, prune_checkpoints, save_checkpoint
+from stampede.training.config import TrainConfig
+from stampede.training.loader import Batch, DeviceLoader
+from stampede.training.loss import cross_entropy, regulariser
+from stampede.training.metrics import Evaluation, Metrics
+from stampede.training.models import CTRModel, build_model
+from stampede.training.optim import CowClip, LinearWarmup
+
+EVALUATION_BATCH = 16_384
+STEPS_PER_LOG = 50
+
+
+class Observer(Protocol):
+    """Is told how far a run is."""
+
+    def epoch_started(self, epoch: int, epochs: int, rows: int) -> None:
+        """Begin epoch ``epoch`` of ``epochs``, of that many rows."""
+
+    def rows_trained(self, rows: int, loss: float | None) -> None:
+        """Take note of a step: its rows, and the mean cross-entropy of late where it was read."""
+
+    def epoch_ended(self, epoch: int, valid: Metrics | None, *, best: bool) -> None:
+        """Take note of the end of an epoch and its metrics on the valid split, if there is one."""
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a run came to. Metrics are of the best epoch; seconds include evaluation."""
+
+    valid: Metrics | None
+    test: Metrics | None
+    best_epoch: int
+    steps: int
+    samples_per_second: float
+    seconds: float
+
+
+def model_of(config: TrainConfig, dataset_sizes: dict[str, int], *, n_dense: int) -> CTRModel:
+    """Build the model of a run, with the initial weights of its seed."""
+    return build_model(
+        config.model,
+        sizes=list(dataset_sizes.values()),
+        n_dense=n_dense,
+        embedding_dim=config.embedding_dim,
+        hidden=config.hidden,
+        cross_layers=config.cross_layers,
+        low_rank=config.low_rank,
+        experts=config.experts,
+        init_std=config.init_std,
+        generator=torch.Generator().manual_seed(config.seed),
+    )
+
+
+def optimizer_of(config: TrainConfig, model: CTRModel) -> CowClip:
+    """Build the optimizer of a run over the parameter groups of its model."""
+    groups = model.parameter_groups(
+        learning_rate=config.learning_rate,
+        embedding_learning_rate=config.embedding_learning_rate,
+        l2=config.l2,
+        l2_cross=config.l2_cross,
+        clip=config.clip,
+    )
+    return CowClip(groups, ratio=config.ratio, zeta=config.zeta, clip=config.clip)
+
+
+def train_step(model: nn.Module, optimizer: CowClip, batch: Batch) -> Tensor:
+    """Take one step and return the batch's mean cross-entropy before it, a scalar on the device."""
+    optimizer.zero_grad(set_to_none=True)
+    loss = cross_entropy(model(batch.dense, batch.ids), batch.labels)
+    torch.autograd.backward(loss)
+    optimizer.step()
+    return loss.detach()
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, loader: DeviceLoader) -> Metrics:
+    """Evaluate a model over all rows of a loader, exactly."""
+    model.eval()
+    evaluation = Evaluation()
+    for batch in loader:
+        evaluation.update(model(batch.dense, batch.ids), batch.labels)
+    model.train()
+    return evaluation.result()
+
+
+class Trainer:
+    """Trains one model on one dataset into one run folder.
+
+    ``metrics.jsonl`` of the folder gets a line each :data:`STEPS_PER_LOG` steps and each epoch; after each
+    epoch a checkpoint is written, and the best and the last are kept.
+
+    Parameters
+    ----------
+    config, dataset, device:
+        What to train, on what, where.
+    run:
+        The folder of the run; it must exist when :meth:`fit` begins.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        dataset: Dataset,
+        *,
+        device: torch.device,
+        run: Path,
+        observer: Observer | None = None,
+    ) -> None:
+        self.config = config
+        self.run = run
+        self.observer = observer
+        self.model = model_of(config, dataset.sizes, n_dense=len(dataset.dense_columns)).to(device)
+        self.optimizer = optimizer_of(config, self.model)
+        self.average = WeightAverage(self.model, decay=config.ema_decay) if config.ema_decay > 0 else None
+        self.train = DeviceLoader(dataset, "train", batch_size=config.batch_size, device=device)
+        self.valid, self.test = (
+            DeviceLoader(dataset, split, batch_size=EVALUATION_BATCH, device=device)
+            if split in dataset.rows
+            else None
+            for split in ("valid", "test")
+        )
+        warmup_steps = round(config.warmup_epochs * len(self.train))
+        self.schedule = LinearWarmup(self.optimizer, warmup_steps=warmup_steps)
+        self.step = 0
+        self.best_epoch = 0
+        self.best_valid: Metrics | None = None
+        self._losses: list[Tensor] = []
+
+    def fit(self) -> TrainResult:
+        """Train until the epochs, the steps or the patience run out; the model ends with the best weights."""
+        started = time.perf_counter()
+        training_seconds, trained_rows, epochs_since_best = 0.0, 0, 0
+        lowest_loss = float("inf")
+        with (self.run / "metrics.jsonl").open("a", encoding="utf-8") as log:
+
+            def write(**values: Any) -> None:
+                log.write(json.dumps(values) + "\n")
+                log.flush()
+
+            for epoch in range(1, self.config.epochs + 1):
+                epoch_started = time.perf_counter()
+                trained_rows += self._train_epoch(epoch, write)
+                training_seconds += time.perf_counter() - epoch_started
+
+                valid, checkpoint = self._end_epoch(epoch)
+                is_best = self._is_best(valid)
+                if is_best:
+                    mark_best(self.run, checkpoint)
+                    self.best_epoch, self.best_valid = epoch, valid
+                prune_checkpoints(self.run, keep=checkpoint)
+                write(kind="epoch", epoch=epoch, step=self.step, valid=_as_json(valid), best=is_best)
+                if self.observer is not None:
+                    self.observer.epoch_ended(epoch, valid, best=is_best)
+
+                improved = is_best
+                if valid is not None and valid.auc is None and valid.logloss is not None:
+                    improved = valid.logloss < lowest_loss
+                    lowest_loss = min(lowest_loss, valid.logloss)
+                epochs_since_best = 0 if improved else epochs_since_best + 1
+                if self._out_of_steps() or 0 < self.config.patience <= epochs_since_best:
+                    break
+
+            load_best(self.run, self.model)
+            test = evaluate(self.model, self.test) if self.test is not None else None
+            write(kind="result", epoch=self.best_epoch, valid=_as_json(self.best_valid), test=_as_json(test))
+        return TrainResult(
+            valid=self.best_valid,
+            test=test,
+            best_epoch=self.best_epoch,
+            steps=self.step,
+            samples_per_second=trained_rows / training_seconds,
+            seconds=time.perf_counter() - started,
+        )
+
+    def _end_epoch(self, epoch: int) -> tuple[Metrics | None, Path]:
+        """Evaluate and keep the weights of an epoch: their running mean, where there is one."""
+        with self.average.applied() if self.average is not None else nullcontext() as training_weights:
+            valid = evaluate(self.model, self.valid) if self.valid is not None else None
+            checkpoint = save_checkpoint(
+                self.run,
+                step=self.step,
+                model=self.model,
+                optimizer=self.optimizer,
+                state={"epoch": epoch, "schedule": self.schedule.state_dict()},
+                training_weights=training_weights,
+            )
+        return valid, checkpoint
+
+    def _train_epoch(self, epoch: int, write: Callable[..., None]) -> int:
+        """Train one epoch, or what is left of the steps; return how many rows it took."""
+        if self.observer is not None:
+            self.observer.epoch_started(epoch, self.config.epochs, self.train.rows)
+        rows = 0
+        for batch in self.train.shuffled(seed=self.config.seed, epoch=epoch):
+            rates = {group["name"]: group["lr"] for group in self.optimizer.param_groups}
+            self._losses.append(train_step(self.model, self.optimizer, batch))
+            self.schedule.step()
+            if self.average is not None:
+                self.average.update()
+            self.step += 1
+            rows += len(batch)
+            loss = None
+            if self.step % STEPS_PER_LOG == 0:
+                loss = self._read_losses()
+                write(
+                    kind="step",
+                    epoch=epoch,
+                    step=self.step,
+                    cross_entropy=loss,
+                    regulariser=float(regulariser(self.optimizer.param_groups)),
+                    clipped_share=self.optimizer.clipped_share(),
+                    learning_rates=rates,
+                )
+            if self.observer is not None:
+                self.observer.rows_trained(len(batch), loss)
+            if self._out_of_steps():
+                break
+        self._read_losses()
+        return rows
+
+    def _read_losses(self) -> float | None:
+        """Return the mean loss of the steps since the last reading; stop the run where one is not finite.
+
+        Losses are read together, so that a GPU is not waited for at every step.
+        """
+        if not self._losses:
+            return None
+        losses = torch.stack(self._losses).cpu()
+        self._losses = []
+        finite = torch.isfinite(losses)
+        if not bool(finite.all()):
+            step = self.step - len(losses) + int((~finite).nonzero()[0, 0]) + 1
+            raise StampedeError(
+                f"the loss is not finite at step {step}: training has diverged; lower the learning rates "
+                "(--learning-rate, --embedding-learning-rate), or look for extreme dense values "
+                "(prepare with --dense log or minmax)"
+            )
+        return float(losses.mean())
+
+    def _out_of_steps(self) -> bool:
+        return self.config.max_steps is not None and self.step >= self.config.max_steps
+
+    def _is_best(self, valid: Metrics | None) -> bool:
+        """Whether this epoch is the best so far: the highest valid AUC, else the last epoch."""
+        if valid is None or valid.auc is None or self.best_valid is None or self.best_valid.auc is None:
+            return True
+        return valid.auc > self.best_valid.auc
+
+
+def _as_json(metrics: Metrics | None) -> dict[str, Any] | None:
+    if metrics is None:
+        return None
+    values = asdict(metrics)
+    del values["calibration"]
+    return values

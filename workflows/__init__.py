@@ -1,0 +1,4 @@
+"""The jobs behind the commands: prepare, inspect, synth, train, evaluate, predict, scale."""
+
+if __name__ != "stampede.workflows":
+    raise ImportError("import stampede.workflows, not workflows")

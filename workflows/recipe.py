@@ -1,0 +1,179 @@
+"""Recipes: named settings for preparing and training, and how they follow the batch size."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from stampede import ConfigError
+from stampede.training.config import OptimizerName, TrainConfig
+from stampede.training.optim.scaling import HyperParameters, Rule, scale
+
+RECIPES = ("criteo", "avazu", "small")
+
+SCALED = ("learning_rate", "embedding_learning_rate", "l2")
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class PrepareRecipe(_Part):
+    """The [prepare] part: values of the options of ``stampede prepare``."""
+
+    split: Literal["random", "sequential", "time"] = "random"
+    valid_fraction: float = 0.1
+    test_fraction: float = 0.1
+    min_count: int = 2
+    max_size: int | None = None
+    hash_buckets: int = 0
+    dense: Literal["log", "minmax", "standard", "none", "log-bucket"] = "log"
+
+
+class BatchException(_Part):
+    """Values that replace the scaled ones for some batch sizes, where what was published leaves the rule."""
+
+    min_batch_size: int = 1
+    max_batch_size: int
+    learning_rate: float | None = None
+    embedding_learning_rate: float | None = None
+    l2: float | None = None
+    zeta: float | None = None
+
+    def values(self) -> dict[str, float]:
+        """Return the values it sets."""
+        return self.model_dump(exclude={"min_batch_size", "max_batch_size"}, exclude_none=True)
+
+
+class TrainRecipe(_Part):
+    """The [train] part: values at the base batch, which is its ``batch_size``."""
+
+    model: str = "deepfm"
+    batch_size: int = Field(default=1024, ge=1)
+    epochs: int = 10
+    patience: int = 0
+    optimizer: OptimizerName = "cowclip"
+    rule: Rule = Rule.COWCLIP
+    learning_rate: float = 8e-4
+    embedding_learning_rate: float = 1e-4
+    l2: float = 1e-5
+    l2_cross: float = 1e-5
+    ratio: float = 1.0
+    zeta: float = 1e-5
+    warmup_epochs: float = 1.0
+    ema_decay: float = 0.0
+    embedding_dim: int = 10
+    init_std: float = 1e-2
+    hidden: tuple[int, ...] = (400, 400, 400)
+    cross_layers: int = 3
+    low_rank: int = 32
+    experts: int = 4
+    exceptions: tuple[BatchException, ...] = ()
+
+
+class Recipe(_Part):
+    """A recipe file: a [prepare] and a [train] part."""
+
+    prepare: PrepareRecipe = PrepareRecipe()
+    train: TrainRecipe = TrainRecipe()
+
+    @classmethod
+    def named(cls, name_or_path: str) -> Recipe:
+        """Return the recipe of that name, else the one in that TOML file.
+
+        Raises
+        ------
+        ConfigError
+            There is none, or it has a key or value without meaning.
+        """
+        if name_or_path in RECIPES:
+            text = (
+                resources.files("stampede.workflows").joinpath("recipes", f"{name_or_path}.toml").read_text()
+            )
+            return cls(**tomllib.loads(text))
+        path = Path(name_or_path)
+        try:
+            return cls(**tomllib.loads(path.read_text("utf-8")))
+        except OSError as error:
+            raise ConfigError(
+                f"--recipe {name_or_path}: neither one of {', '.join(RECIPES)} nor a readable TOML file"
+            ) from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path}: not a TOML file: {error}") from error
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(str(part) for part in first["loc"])
+            raise ConfigError(f"{path}, key {key}: {first['msg']}") from error
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """The hyper-parameters of a batch size, and a note where an exception of the recipe replaced some."""
+
+    batch_size: int
+    rule: Rule
+    learning_rate: float
+    embedding_learning_rate: float
+    l2: float
+    zeta: float
+    warmup_epochs: float
+    note: str | None
+
+
+def scale_recipe(recipe: TrainRecipe, *, batch_size: int | None = None, rule: Rule | None = None) -> Scaled:
+    """Scale a recipe from its base batch to another by a rule.
+
+    Its exceptions are part of what was published with the rule ``cowclip``, and apply under that rule alone.
+    """
+    batch_size = recipe.batch_size if batch_size is None else batch_size
+    rule = recipe.rule if rule is None else rule
+    if batch_size < 1:
+        raise ConfigError(f"--batch-size {batch_size}: it must be 1 or more")
+    base = HyperParameters(recipe.learning_rate, recipe.embedding_learning_rate, recipe.l2)
+    scaled = scale(base, batch_size / recipe.batch_size, rule=rule)
+    values = {**{name: getattr(scaled, name) for name in SCALED}, "zeta": recipe.zeta}
+    note = None
+    for exception in recipe.exceptions if rule == Rule.COWCLIP else ():
+        if exception.min_batch_size <= batch_size <= exception.max_batch_size:
+            replaced = exception.values()
+            changes = ", ".join(f"{name} {replaced[name]:g} for {values[name]:g}" for name in replaced)
+            note = f"the recipe makes an exception for batch size {batch_size}: {changes}"
+            values |= replaced
+    return Scaled(batch_size=batch_size, rule=rule, warmup_epochs=recipe.warmup_epochs, note=note, **values)
+
+
+def configure(recipe: TrainRecipe, given: dict[str, Any]) -> tuple[TrainConfig, str | None]:
+    """Combine a recipe with the values that a user gave, each of which is taken as it is.
+
+    Parameters
+    ----------
+    given:
+        Values of :class:`stampede.training.config.TrainConfig`, without those that were not given.
+
+    Returns
+    -------
+    TrainConfig, str or None
+        The values of the run, and the note of :class:`Scaled`.
+
+    Raises
+    ------
+    ConfigError
+        Values without meaning, or that contradict each other.
+    """
+    rule = Rule(given["rule"]) if "rule" in given else None
+    scaled = scale_recipe(recipe, batch_size=given.get("batch_size"), rule=rule)
+    values = recipe.model_dump(exclude={"exceptions"})
+    values |= {name: getattr(scaled, name) for name in (*SCALED, "zeta", "batch_size", "rule")}
+    values |= given
+    if "clip" in given and "optimizer" not in given:
+        values["optimizer"] = "cowclip" if given["clip"] == "cowclip" else "adam"
+    elif "clip" not in given:
+        values["clip"] = "cowclip" if values["optimizer"] == "cowclip" else "none"
+    elif (values["optimizer"], values["clip"]) == ("adam", "cowclip"):
+        values["optimizer"] = "cowclip"
+    return TrainConfig.check(**values), scaled.note

@@ -1,0 +1,142 @@
+"""A run folder: everything that evaluation and prediction need, without the dataset.
+
+RUN/  config.toml  metrics.jsonl  checkpoints/step-N/…  best -> …  vocab/*.parquet  encoder.json
+"""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import tomli_w
+import torch
+from pydantic import ValidationError
+
+from stampede import CheckpointError
+from stampede.pipeline.dataset import Dataset
+from stampede.pipeline.encode import DatasetOrigin, Encoder
+from stampede.training.checkpoint import load_best
+from stampede.training.config import TrainConfig
+from stampede.training.models import CTRModel
+from stampede.training.trainer import model_of
+
+CONFIG = "config.toml"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run on disk: its configuration, its encoder and where its dataset lay."""
+
+    path: Path
+    config: TrainConfig
+    encoder: Encoder
+    origin: DatasetOrigin
+
+    @classmethod
+    def create(cls, path: Path, config: TrainConfig, dataset: Dataset, *, force: bool) -> Self:
+        """Make the folder of a new run.
+
+        Raises
+        ------
+        CheckpointError
+            The folder exists and ``force`` is not set, or it is not a run, or it cannot be written.
+        """
+        if path.exists() or path.is_symlink():
+            if not force:
+                raise CheckpointError(f"{path} exists: choose another --out, or replace it with --force")
+            if not (path / CONFIG).is_file() and (not path.is_dir() or any(path.iterdir())):
+                raise CheckpointError(
+                    f"{path} is not a run, so --force does not replace it: choose another --out"
+                )
+        encoder = Encoder.of_dataset(dataset)
+        origin = DatasetOrigin(path=str(dataset.path.absolute()), fingerprint=dataset.fingerprint)
+        try:
+            if path.exists():
+                shutil.rmtree(path)
+            path.mkdir(parents=True)
+            document = config.model_dump(mode="json", exclude_none=True)
+            (path / CONFIG).write_text(tomli_w.dumps(document), "utf-8")
+            encoder.save(path, origin)
+        except OSError as error:
+            raise CheckpointError(f"cannot write {path}: {error.strerror}") from error
+        return cls(path, config, encoder, origin)
+
+    @classmethod
+    def open(cls, path: str | Path) -> Self:
+        """Open a run.
+
+        Raises
+        ------
+        CheckpointError
+            The folder is no run, or is damaged.
+        """
+        folder = Path(path)
+        file = folder / CONFIG
+        try:
+            config = TrainConfig(**tomllib.loads(file.read_text("utf-8")))
+        except FileNotFoundError as error:
+            missing = "has no config.toml" if folder.is_dir() else "does not exist"
+            raise CheckpointError(f"{folder} {missing}: make a run with 'stampede train'") from error
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ValidationError) as error:
+            raise CheckpointError(f"{file} is damaged: {str(error).splitlines()[0]}") from error
+        encoder, origin = Encoder.load(folder)
+        return cls(folder, config, encoder, origin)
+
+    def load_model(self, device: torch.device) -> CTRModel:
+        """Return the model with the weights of the best epoch.
+
+        Raises
+        ------
+        CheckpointError
+            The run has no finished epoch, or its checkpoint is damaged.
+        """
+        sizes = {name: vocabulary.size for name, vocabulary in self.encoder.vocabularies.items()}
+        model = model_of(self.config, sizes, n_dense=len(self.encoder.dense_columns))
+        load_best(self.path, model)
+        return model.to(device).eval()
+
+    def open_dataset(self) -> Dataset:
+        """Open the dataset of the run where it lay.
+
+        Raises
+        ------
+        CheckpointError
+            Another dataset lies there now.
+        """
+        dataset = Dataset.open(self.origin.path)
+        if dataset.fingerprint != self.origin.fingerprint:
+            raise CheckpointError(
+                f"{dataset.path} is not the dataset that {self.path} was trained on (its manifest changed): "
+                "name the right one with --data, or train again"
+            )
+        return dataset
+
+    def check_dataset(self, dataset: Dataset) -> None:
+        """Raise unless a dataset has the vocabularies and dense statistics that the run was trained with.
+
+        Raises
+        ------
+        CheckpointError
+            Names what differs.
+        """
+        other = Encoder.of_dataset(dataset)
+        mend = "score its raw rows with 'stampede predict'"
+        if list(other.vocabularies) != list(self.encoder.vocabularies):
+            raise CheckpointError(f"{dataset.path} has other fields than {self.path}: {mend}")
+        for name, vocabulary in other.vocabularies.items():
+            mine = self.encoder.vocabularies[name]
+            if mine.size != vocabulary.size or not mine.values.equals(vocabulary.values):
+                raise CheckpointError(
+                    f"{dataset.path} has another vocabulary of {name} than {self.path}: {mend}"
+                )
+        if (other.dense_columns, other.dense_mode, other.dense) != (
+            self.encoder.dense_columns,
+            self.encoder.dense_mode,
+            self.encoder.dense,
+        ):
+            raise CheckpointError(
+                f"{dataset.path} scales dense features in another way than {self.path}: {mend}"
+            )

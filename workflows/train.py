@@ -1,0 +1,74 @@
+"""``stampede train``: a dataset and a recipe -> a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stampede.pipeline import Dataset
+from stampede.training.config import TrainConfig
+from stampede.training.device import resolve_device
+from stampede.training.trainer import Observer, Trainer, TrainResult
+from stampede.workflows.recipe import RECIPES, Recipe, configure
+from stampede.workflows.run import Run
+
+SMALL_BELOW_ROWS = 1_000_000
+
+
+def run_train(
+    dataset_path: Path,
+    *,
+    out: Path,
+    recipe: str | None,
+    given: dict[str, Any],
+    force: bool,
+    say: Callable[[str], None],
+    observer: Observer | None = None,
+) -> tuple[TrainConfig, TrainResult]:
+    """Train a model on a dataset into a new run folder.
+
+    Parameters
+    ----------
+    recipe:
+        Name or TOML file; None takes the one named like the dataset's log, else one by its size.
+    given:
+        Values of :class:`TrainConfig` that the user gave; they are taken as they are.
+    say:
+        Receives a line that the user should read: a choice that was made, a doubtful combination.
+    """
+    dataset = Dataset.open(dataset_path)
+    chosen = recipe or _recipe_for(dataset, say)
+    loaded = Recipe.named(chosen)
+    config, note = configure(loaded.train, given)
+    device = resolve_device(config.device)
+    if note is not None:
+        say(note)
+    if dataset.manifest.dense_mode != loaded.prepare.dense:
+        say(
+            f"the dataset was prepared with --dense {dataset.manifest.dense_mode}, the recipe {chosen} "
+            f"is meant for {loaded.prepare.dense}"
+        )
+    set_threads(config)
+    # the trainer first: what can fail on the way must not cost an old run that --force replaces
+    trainer = Trainer(config, dataset, device=device, run=out, observer=observer)
+    Run.create(out, config, dataset, force=force)
+    return config, trainer.fit()
+
+
+def set_threads(config: TrainConfig) -> None:
+    """Use as many CPU threads as the run was configured for: the last digits of a result depend on them."""
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+
+
+def _recipe_for(dataset: Dataset, say: Callable[[str], None]) -> str:
+    log = dataset.manifest.log.name
+    if log in RECIPES:
+        return log
+    rows = dataset.rows["train"]
+    recipe = "small" if rows < SMALL_BELOW_ROWS else "criteo"
+    say(f"no recipe is named {log}: took {recipe} for {rows:,} training rows; choose with --recipe")
+    return recipe
