@@ -17,9 +17,10 @@ from itertools import pairwise
 
 import torch
 
+from stampede.training.build import model_of, optimizer_of
 from stampede.training.config import TrainConfig
 from stampede.training.loader import Batch
-from stampede.training.trainer import model_of, optimizer_of, train_step
+from stampede.training.trainer import train_step
 
 FIELDS, N_DENSE = 26, 13
 SECONDS_PER_SIDE = 4.0

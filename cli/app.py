@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from stampede import ConfigError, StampedeError, __version__
+from stampede.cli.doctor import doctor
 from stampede.cli.evaluate import evaluate
 from stampede.cli.inspect import inspect
 from stampede.cli.predict import predict
@@ -32,7 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (prepare, inspect, train, evaluate, predict, scale, synth):
+for command in (prepare, inspect, train, evaluate, predict, scale, synth, doctor):
     app.command()(command)
 
 
@@ -58,7 +59,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     signal.signal(signal.SIGTERM, _terminate)
     try:
         code = app(arguments, prog_name="stampede", standalone_mode=False)
-    except Exception as error:
+    except SystemExit:
+        raise
+    except BaseException as error:  # a panic of polars is no Exception
         if "--debug" in arguments:
             raise
         code, message = _describe(error)

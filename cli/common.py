@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -12,6 +12,10 @@ Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else there.")
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Device = Annotated[
+    Literal["auto", "cpu", "cuda"] | None, typer.Option(help="Where to compute. [as the run did]")
+]
+Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads. [as the run did]")]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is at --out.")]
 
 

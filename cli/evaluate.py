@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from stampede.cli.common import Debug, Json, number, print_json, print_table
+from stampede.cli.common import Debug, Device, Json, Threads, number, print_json, print_table
 
 
 def evaluate(
@@ -16,6 +16,8 @@ def evaluate(
         Path | None, typer.Option(help="Another dataset with the run's vocabularies. [the run's own]")
     ] = None,
     split: Annotated[Literal["train", "valid", "test"], typer.Option(help="Which rows.")] = "test",
+    device: Device = None,
+    threads: Threads = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -27,7 +29,7 @@ def evaluate(
 
     from stampede.workflows.evaluate import run_evaluate
 
-    metrics = run_evaluate(run, data=data, split=split)
+    metrics = run_evaluate(run, data=data, split=split, device=device, threads=threads)
     bins = metrics.calibration.bins
     if json:
         print_json(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from stampede.cli.common import Debug, Force, Json, print_json
+from stampede.cli.common import Debug, Device, Force, Json, Threads, print_json
 
 
 def predict(
@@ -16,6 +16,8 @@ def predict(
         list[str], typer.Argument(help="Raw files or quoted glob patterns, with or without labels.")
     ],
     out: Annotated[Path, typer.Option(help="File for the scores: .csv or .parquet.")],
+    device: Device = None,
+    threads: Threads = None,
     force: Force = False,
     json: Json = False,
     debug: Debug = False,
@@ -28,7 +30,9 @@ def predict(
     from stampede.workflows.predict import run_predict
 
     with Display() as display:
-        predicted = run_predict(run, inputs, out=out, force=force, progress=display)
+        predicted = run_predict(
+            run, inputs, out=out, force=force, device=device, threads=threads, progress=display
+        )
     if json:
         print_json({"rows": predicted.rows, "seconds": predicted.seconds})
         return

@@ -60,7 +60,6 @@ def prepare(
         Literal["stop", "skip"] | None,
         typer.Option(help="Stop at a row that cannot be used, or leave it out and list it. [stop]"),
     ] = None,
-    engine: Annotated[Literal["polars"], typer.Option(help="What computes the dataset.")] = "polars",
     force: Force = False,
     json: Json = False,
     debug: Debug = False,

@@ -23,8 +23,8 @@ def scale(
 
     Example: stampede scale --recipe criteo --batch-size 131072
     """
-    from stampede.training.optim.scaling import Rule
-    from stampede.workflows.recipe import Recipe, scale_recipe
+    from stampede.training.scaling import Rule
+    from stampede.workflows.recipe import Recipe, describe_exceptions, scale_recipe
 
     scaled = scale_recipe(
         Recipe.named(recipe).train, batch_size=batch_size, rule=None if rule is None else Rule(rule)
@@ -37,8 +37,8 @@ def scale(
         "zeta": scaled.zeta,
         "warmup_epochs": scaled.warmup_epochs,
     }
-    if scaled.note is not None:
-        say(scaled.note)
+    if scaled.exceptions:
+        say(describe_exceptions(scaled.exceptions))
     if json:
         print_json(values)
         return

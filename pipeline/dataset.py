@@ -17,6 +17,7 @@ ascending value bytes; hash buckets, where asked for, follow the values that wer
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, Literal, Self
@@ -25,7 +26,7 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from stampede import DatasetError
-from stampede.pipeline.errors import READ_ERRORS
+from stampede.pipeline.errors import READ_ERRORS, first_line
 from stampede.pipeline.publish import finish_exchange
 from stampede.pipeline.schema import Schema
 
@@ -216,6 +217,22 @@ class Dataset:
         files = [self.path / part.path for part in self.manifest.splits[split].files]
         return pl.scan_parquet(files, glob=False)
 
+    def read(self, split: Split, columns: Sequence[str]) -> pl.DataFrame:
+        """Return columns of a split, all its rows in order.
+
+        Raises
+        ------
+        DatasetError
+            The dataset has no such split, or a file of it is damaged.
+        """
+        rows = self.scan(split).select(columns)
+        try:
+            return rows.collect(engine="streaming")
+        except READ_ERRORS as error:
+            raise DatasetError(
+                f"{self.path / split} is damaged ({first_line(error)}): prepare the dataset again"
+            ) from error
+
     def vocabulary_file(self, field: str) -> Path:
         """Return the parquet file of a field's ids: id int32, value string, count int64."""
         return self.path / VOCABULARY_FOLDER / f"{field}.parquet"
@@ -251,10 +268,9 @@ def _parse_manifest(document: bytes, file: Path) -> Manifest:
             )
         return Manifest.model_validate_json(document)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"]) or "the document"
-        message = first["msg"].removeprefix("Value error, ")
-        raise DatasetError(f"{file} is damaged: {key}: {message}; prepare the dataset again") from error
+        raise DatasetError.of_validation(
+            error, f"{file} is damaged", mend="prepare the dataset again"
+        ) from error
 
 
 def _check_parquet(file: Path, columns: dict[str, pl.DataType], rows: int) -> None:

@@ -9,7 +9,7 @@ from typing import Self
 import polars as pl
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from stampede import CheckpointError
+from stampede import CheckpointError, DatasetError
 from stampede.pipeline.dataset import Dataset, DenseInfo, DenseMode, dense_columns
 from stampede.pipeline.dense import log_bucket, null_flag, transform_dense
 from stampede.pipeline.errors import READ_ERRORS, first_line
@@ -71,7 +71,9 @@ class Encoder:
                 name: Vocabulary.load(_present(folder / "vocab" / f"{name}.parquet"))
                 for name in field_values(spec.log, spec.dense_mode)
             }
-        except (*READ_ERRORS, ValidationError) as error:
+        except ValidationError as error:
+            raise CheckpointError.of_validation(error, f"the encoder in {folder} is damaged") from error
+        except (*READ_ERRORS, DatasetError) as error:
             raise CheckpointError(f"the encoder in {folder} is damaged: {first_line(error)}") from error
         encoder = cls(spec.log, spec.dense_mode, spec.dense_null_flag, spec.dense, vocabularies)
         return encoder, spec.dataset

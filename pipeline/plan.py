@@ -143,7 +143,7 @@ def prepare(
         counts = _count_splits(rows)
         check_splits(counts, options.split)
 
-        progress.start("fit", spool.rows)
+        progress.start("fit", None)
         fitted = rows if options.fit_on == "all" else rows.filter(pl.col(SPLIT) == "train")
         encoder = _fit(fitted, schema, options)
 
@@ -228,8 +228,8 @@ def _write_split(
         progress.advance(len(labels))
         return labels
 
-    part = PartInfo(path=f"{split}/part-00000.parquet", rows=0)
-    file = folder / part.path
+    name = f"{split}/part-00000.parquet"
+    file = folder / name
     file.parent.mkdir()
     selected = rows.filter(pl.col(SPLIT) == split)
     encoded = encoder.encode(selected, counts=options.counts, keep=(LABEL,))
@@ -237,7 +237,7 @@ def _write_split(
     encoded.with_columns(counted).sink_parquet(file, compression="zstd", row_group_size=ROWS_PER_GROUP)
     written = pl.scan_parquet(file, glob=False).select(pl.len(), pl.col(LABEL).sum().cast(pl.Int64))
     total, clicks = written.collect(engine="streaming").row(0)
-    part = part.model_copy(update={"rows": total})
+    part = PartInfo(path=name, rows=total)
     return SplitInfo(rows=total, click_rate=clicks / total, files=(part,))
 
 

@@ -40,7 +40,7 @@ class Fault:
 
 
 def parse_rows(
-    raw: pl.LazyFrame, source: Source, schema: Schema, *, with_label: bool, not_utf8: tuple[int, ...] = ()
+    raw: pl.LazyFrame, schema: Schema, *, with_label: bool, not_utf8: tuple[int, ...] = ()
 ) -> pl.LazyFrame:
     """Give each text column its type and each row its fault.
 

@@ -135,10 +135,7 @@ class Schema(BaseModel):
         try:
             return cls(**document)
         except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(str(part) for part in first["loc"])
-            message = first["msg"].removeprefix("Value error, ")
-            raise SchemaError(f"{path}{f', key {key}' if key else ''}: {message}") from error
+            raise SchemaError.of_validation(error, str(path)) from error
 
     @classmethod
     def named(cls, preset_or_path: str) -> Self:

@@ -58,10 +58,6 @@ class Source:
     header_line: int | None = None
     byte_order_mark: bool = False
 
-    def has(self, column: str) -> bool:
-        """Whether the file holds this column of the schema."""
-        return column in self.columns
-
 
 def resolve_inputs(inputs: Sequence[str | Path]) -> list[Path]:
     """Expand file names and glob patterns to the files they name, in order.

@@ -65,7 +65,7 @@ def split_of_row(rows: pl.LazyFrame, rule: SplitRule) -> pl.Expr:
 
 
 def uniform_of_row(row: pl.Expr, *, seed: int) -> pl.Expr:
-    """Float64 in [0, 1) of a row number (UInt64) and a seed: splitmix64, never an engine's hash."""
+    """Float64 in [0, 1] of a row number (UInt64) and a seed: splitmix64, never an engine's hash."""
     x = (row + 1) * _uint64(GOLDEN_GAMMA) + _uint64(seed * MIX_1)
     x = (x ^ (x // (1 << 30))) * _uint64(MIX_1)
     x = (x ^ (x // (1 << 27))) * _uint64(MIX_2)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -47,20 +48,30 @@ class Spool:
     ----------
     parts:
         Parquet files, one per input file, in order.
-    rows:
-        Number of accepted rows.
+    part_rows:
+        Number of accepted rows of each.
     rejected:
         Frame of file, line, column, reason and text of each row that was left out.
     """
 
     parts: list[Path]
-    rows: int
+    part_rows: list[int]
     rejected: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=REJECTED_SCHEMA))
+
+    @property
+    def rows(self) -> int:
+        """Number of accepted rows."""
+        return sum(self.part_rows)
 
     def scan(self) -> pl.LazyFrame:
         """Return the accepted rows in order, with their number as ``.row`` (UInt64)."""
-        frame = pl.scan_parquet(self.parts, glob=False).filter(pl.col(FAULT) == GOOD).drop(FAULT, LINE, TEXT)
-        return frame.with_row_index(ROW).with_columns(pl.col(ROW).cast(pl.UInt64))
+        # Numbered part by part: polars' own row index is UInt32, and Criteo 1TB has more rows than that.
+        frames = []
+        for part, first_row in zip(self.parts, accumulate(self.part_rows, initial=0), strict=False):
+            accepted = pl.scan_parquet(part, glob=False).filter(pl.col(FAULT) == GOOD)
+            row = pl.col(ROW).cast(pl.UInt64) + pl.lit(first_row, pl.UInt64)
+            frames.append(accepted.drop(FAULT, LINE, TEXT).with_row_index(ROW).with_columns(row))
+        return pl.concat(frames)
 
 
 def write_spool(
@@ -91,7 +102,7 @@ def write_spool(
     folder.mkdir(parents=True, exist_ok=True)
     parts: list[Path] = []
     rejected = [pl.DataFrame(schema=REJECTED_SCHEMA)]
-    rows = 0
+    part_rows: list[int] = []
     for number, path in enumerate(inputs):
         source = describe(path, schema, label="required" if with_label else "optional")
         reader = _Reader(source, schema, with_label, folder, on_rows)
@@ -100,9 +111,9 @@ def write_spool(
         part = folder / f"part-{number:05d}.parquet"
         accepted, refused = reader.spool(part, bad_rows)
         parts.append(part)
-        rows += accepted
+        part_rows.append(accepted)
         rejected.append(refused)
-    return Spool(parts, rows, pl.concat(rejected))
+    return Spool(parts, part_rows, pl.concat(rejected))
 
 
 @dataclass
@@ -119,7 +130,7 @@ class _Reader:
 
     def frame(self) -> pl.LazyFrame:
         raw = scan_source(self.source, self.schema, text_file=self.copy)
-        return parse_rows(raw, self.source, self.schema, with_label=self.with_label, not_utf8=self.not_utf8)
+        return parse_rows(raw, self.schema, with_label=self.with_label, not_utf8=self.not_utf8)
 
     def preview(self) -> pl.DataFrame:
         """Return the faulty rows among the first few, so that a wrong schema shows at once."""

@@ -11,7 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stampede import DatasetError
 from stampede.pipeline.dataset import FIRST_VALUE_ID, NULL_ID, UNSEEN_ID
+from stampede.pipeline.errors import READ_ERRORS
 
 Counts = npt.NDArray[np.int64]
 
@@ -77,8 +79,18 @@ class Vocabulary:
 
     @classmethod
     def load(cls, file: Path) -> Self:
-        """Read a vocabulary file of a dataset or run."""
-        frame = pl.read_parquet(file, glob=False).sort("id")
+        """Read a vocabulary file of a dataset or run.
+
+        Raises
+        ------
+        DatasetError
+            It is missing or damaged.
+        """
+        try:
+            frame = pl.read_parquet(file, glob=False).sort("id")
+        except READ_ERRORS as error:
+            reason = "is missing" if isinstance(error, FileNotFoundError) else "is damaged"
+            raise DatasetError(f"{file} {reason}") from error
         values = frame.filter(pl.col("value").is_not_null())["value"]
         return cls(values, frame["count"].to_numpy().copy())
 

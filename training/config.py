@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from stampede import ConfigError
-from stampede.training.optim.scaling import Rule
+from stampede.training.scaling import Rule
 
 OptimizerName = Literal["adam", "cowclip"]
 ClipName = Literal["none", "cowclip"]
@@ -72,13 +72,20 @@ class TrainConfig(BaseModel):
     device: Device = "auto"
     threads: int | None = Field(default=None, ge=1)
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if (self.optimizer == "cowclip") != (self.clip == "cowclip"):
-            raise ValueError(
-                f"--optimizer {self.optimizer} with --clip {self.clip}: cowclip is adam with the clip cowclip"
-            )
-        return self
+    @model_validator(mode="before")
+    @classmethod
+    def _pair(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Let the optimizer follow from the clip, or the clip from the optimizer, where one is not given."""
+        optimizer, clip = values.get("optimizer"), values.get("clip")
+        if optimizer is None and clip is not None:
+            return {**values, "optimizer": "cowclip" if clip == "cowclip" else "adam"}
+        if clip is None and optimizer is not None:
+            return {**values, "clip": "cowclip" if optimizer == "cowclip" else "none"}
+        if (optimizer, clip) == ("adam", "cowclip"):
+            return {**values, "optimizer": "cowclip"}
+        if (optimizer, clip) == ("cowclip", "none"):
+            raise ValueError("--optimizer cowclip with --clip none: cowclip is adam with the clip cowclip")
+        return values
 
     @classmethod
     def check(cls, **values: Any) -> Self:
@@ -92,14 +99,4 @@ class TrainConfig(BaseModel):
         try:
             return cls(**values)
         except ValidationError as error:
-            raise ConfigError(explain_validation(error)) from error
-
-
-def explain_validation(error: ValidationError) -> str:
-    """Put the first fault of a validation into one line that names the flag."""
-    first = error.errors()[0]
-    message = first["msg"].removeprefix("Value error, ")
-    if not first["loc"]:
-        return message
-    flag = "--" + str(first["loc"][0]).replace("_", "-")
-    return f"{flag} {first['input']}: {message[0].lower()}{message[1:]}"
+            raise ConfigError.of_options(error) from error

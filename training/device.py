@@ -25,3 +25,9 @@ def resolve_device(name: Literal["auto", "cpu", "cuda"]) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(name)
+
+
+def set_threads(threads: int | None) -> None:
+    """Use that many CPU threads, or as many as torch takes: the last digits of a result depend on them."""
+    if threads is not None:
+        torch.set_num_threads(threads)

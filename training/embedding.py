@@ -6,6 +6,7 @@ batch that the gradient is of, however many backward passes it was summed over.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
@@ -17,8 +18,7 @@ from torch.autograd.function import once_differentiable
 from stampede import ConfigError, InputError
 from stampede.kernels import count_rows, gather_rows, sum_rows
 
-_COUNTS = "batch_counts"
-_BACKWARD = "batch_counts_backward"
+_RECORD = "count_record"
 
 
 class FusedEmbedding(nn.Module):
@@ -152,15 +152,67 @@ def check_ids(ids: Tensor, sizes: Sequence[int], *, names: Sequence[str] | None 
 
 
 def batch_counts(weight: Tensor) -> Tensor | None:
-    """Give how often each row occurred in the batch that ``weight.grad`` is of, where that was recorded.
+    """Give how often each row occurred in the batch that ``weight.grad`` is of, where that is known.
 
     Returns
     -------
     Tensor | None
-        int32 ``[rows]``; None for a table of another kind, or before its first backward pass.
+        int32 ``[rows]``; None for a table of another kind, or a gradient that came without a lookup.
     """
-    counts: Tensor | None = getattr(weight, _COUNTS, None)
-    return counts
+    record: _CountRecord | None = getattr(weight, _RECORD, None)
+    return None if record is None else record.settled
+
+
+class _CountRecord:
+    """The counts of a table's gradient, kept in step with it by a hook on its accumulation.
+
+    A lookup's backward pass adds its counts to ``pending``; they count once the gradient arrives in
+    ``weight.grad``. So ``torch.autograd.grad``, which leaves that alone, leaves the counts alone too.
+    """
+
+    settled: Tensor | None = None
+
+    def __init__(self, weight: Tensor) -> None:
+        self._pending: Tensor | None = None
+        self._pass = -1
+        self._gradient: weakref.ref[Tensor] | None = None
+        weight.register_post_accumulate_grad_hook(self._settle)  # type: ignore[no-untyped-call]
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """Leave a pickled table without a record: the gradient does not travel either."""
+        return type(None), ()
+
+    @classmethod
+    def of(cls, weight: Tensor) -> _CountRecord:
+        """Give the record of a table; a copy of a table has none of its own yet."""
+        record: _CountRecord | None = getattr(weight, _RECORD, None)
+        if record is None:
+            record = cls(weight)
+            setattr(weight, _RECORD, record)
+        return record
+
+    def add(self, weight: Tensor, counts: Tensor) -> None:
+        """Add the counts of one lookup to those of the backward pass that is running."""
+        # A pass may hold several lookups of one table, and none has reached weight.grad yet: the number of
+        # the pass tells them from a new batch. torch has no public name for it.
+        running = torch._C._current_graph_task_id()
+        if self._pass == running and self._pending is not None:
+            self._pending = self._pending + counts
+            return
+        if self.settled is not None and weight.grad is not None:
+            # Gradients accumulate, or zero_grad(set_to_none=False) has zeroed them: then .any() is false and
+            # the old counts fall away, without the host waiting for the device.
+            counts = self.settled.to(counts.device) * weight.grad.any() + counts
+        self._pass, self._pending = running, counts
+
+    def _settle(self, weight: Tensor) -> None:
+        """Take over the pending counts; a new gradient that came without a lookup has none."""
+        if self._pending is not None and self._pass == torch._C._current_graph_task_id():
+            self.settled = self._pending
+        elif self._gradient is None or self._gradient() is not weight.grad:
+            self.settled = None
+        self._pending = None
+        self._gradient = None if weight.grad is None else weakref.ref(weight.grad)
 
 
 class _Lookup(torch.autograd.Function):
@@ -172,6 +224,8 @@ class _Lookup(torch.autograd.Function):
         ctx.save_for_backward(rows)
         ctx.weight = weight  # the parameter itself, to hang the counts on
         ctx.track_counts = track_counts
+        if track_counts and weight.requires_grad:
+            _CountRecord.of(weight)  # before the backward pass, so that its hook is there in time
         return gather_rows(weight, rows)  # [B, F, d]
 
     @staticmethod
@@ -185,21 +239,5 @@ class _Lookup(torch.autograd.Function):
         num_rows, dim = weight.shape
         flat = rows.reshape(-1)  # [B * F]
         if ctx.track_counts:
-            _record_counts(weight, count_rows(flat, num_rows))
+            _CountRecord.of(weight).add(weight, count_rows(flat, num_rows))
         return sum_rows(flat, grads.reshape(-1, dim), num_rows=num_rows), None, None
-
-
-def _record_counts(weight: Tensor, counts: Tensor) -> None:
-    """Add the counts of one lookup to those of the gradient that this backward pass adds to."""
-    # A backward pass may hold several lookups of one table, and none has reached weight.grad yet: the
-    # number of the pass tells them from a new batch. torch has no public name for it.
-    backward = torch._C._current_graph_task_id()
-    known = batch_counts(weight)
-    if known is not None and getattr(weight, _BACKWARD, None) == backward:
-        counts = known + counts
-    elif known is not None and weight.grad is not None:
-        # Gradients accumulate, or zero_grad(set_to_none=False) has zeroed them: then .any() is false and
-        # the old counts fall away, without the host waiting for the device.
-        counts = known.to(counts.device) * weight.grad.any() + counts
-    setattr(weight, _COUNTS, counts)
-    setattr(weight, _BACKWARD, backward)

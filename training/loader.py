@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 import torch
 from torch import Tensor
 
@@ -34,6 +35,19 @@ class Batch:
 
     def __len__(self) -> int:
         return self.labels.shape[0]
+
+    def __getitem__(self, rows: slice | Tensor) -> Batch:
+        """Return some of the rows: a slice, or indices int64 [B]."""
+        return Batch(self.dense[rows], self.ids[rows], self.labels[rows])
+
+    def to(self, device: torch.device) -> Batch:
+        """Return the rows on a device."""
+        return Batch(self.dense.to(device), self.ids.to(device), self.labels.to(device))
+
+    def split(self, rows: int) -> Iterator[Batch]:
+        """Yield the rows in order, so many at a time; the last piece may be shorter."""
+        for start in range(0, len(self), rows):
+            yield self[start : start + rows]
 
 
 class DeviceLoader:
@@ -73,15 +87,13 @@ class DeviceLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches in row order."""
-        for start in range(0, self.rows, self.batch_size):
-            end = start + self.batch_size
-            yield Batch(self.data.dense[start:end], self.data.ids[start:end], self.data.labels[start:end])
+        return self.data.split(self.batch_size)
 
     def shuffled(self, *, seed: int, epoch: int) -> Iterator[Batch]:
         """Yield the batches of an epoch in an order that depends on the seed and the epoch alone."""
         order = epoch_order(self.rows, seed=seed, epoch=epoch, device=self.data.ids.device)
         for chosen in torch.split(order, self.batch_size):
-            yield Batch(self.data.dense[chosen], self.data.ids[chosen], self.data.labels[chosen])
+            yield self.data[chosen]
 
 
 def epoch_order(rows: int, *, seed: int, epoch: int, device: torch.device) -> Tensor:
@@ -91,19 +103,25 @@ def epoch_order(rows: int, *, seed: int, epoch: int, device: torch.device) -> Te
     return torch.randperm(rows, generator=generator, device=device)
 
 
+def batch_of(frame: pl.DataFrame, *, dense_columns: Sequence[str], fields: Sequence[str]) -> Batch:
+    """Turn encoded rows into tensors on the CPU; without a ``label`` column the labels are 0."""
+    ids = np.empty((frame.height, len(fields)), np.int32)
+    for column, name in enumerate(fields):
+        ids[:, column] = frame[name].to_numpy()
+    dense = np.empty((frame.height, len(dense_columns)), np.float32)
+    for column, name in enumerate(dense_columns):
+        dense[:, column] = frame[name].to_numpy()
+    labels = np.zeros(frame.height, np.int8)
+    if LABEL in frame.columns:
+        labels[:] = frame[LABEL].to_numpy()
+    return Batch(torch.from_numpy(dense), torch.from_numpy(ids), torch.from_numpy(labels))
+
+
 def _load(dataset: Dataset, split: Split, device: torch.device) -> Batch:
-    frame = dataset.scan(split).select(LABEL, *dataset.dense_columns, *dataset.fields)
-    table = frame.collect(engine="streaming")
-    ids = np.empty((table.height, len(dataset.fields)), np.int32)
-    for column, name in enumerate(dataset.fields):
-        ids[:, column] = table[name].to_numpy()
-    dense = np.empty((table.height, len(dataset.dense_columns)), np.float32)
-    for column, name in enumerate(dataset.dense_columns):
-        dense[:, column] = table[name].to_numpy()
-    labels = torch.from_numpy(table[LABEL].to_numpy().copy())
-    batch = Batch(torch.from_numpy(dense), torch.from_numpy(ids), labels)
+    frame = dataset.read(split, [LABEL, *dataset.dense_columns, *dataset.fields])
+    batch = batch_of(frame, dense_columns=dataset.dense_columns, fields=dataset.fields)
     try:
         check_ids(batch.ids, list(dataset.sizes.values()), names=dataset.fields)
     except InputError as error:
         raise DatasetError(f"{dataset.path}, split {split}: {error}") from error
-    return Batch(batch.dense.to(device), batch.ids.to(device), batch.labels.to(device))
+    return batch.to(device)

@@ -210,7 +210,7 @@ class Evaluation:
         scores = probabilities_of(logits)
         table = calibration(labels, scores)
         return Metrics(
-            auc=auc(labels, scores),
+            auc=auc(labels, logits),  # a probability near 1 rounds, and would tie scores that differ
             logloss=log_loss(labels, scores),
             rows=len(labels),
             click_rate=table.click_rate,

@@ -16,15 +16,15 @@ from torch import Tensor, nn
 from stampede import StampedeError
 from stampede.pipeline.dataset import Dataset
 from stampede.training.averaging import WeightAverage
+from stampede.training.build import model_of, optimizer_of
 from stampede.training.checkpoint import load_best, mark_best, prune_checkpoints, save_checkpoint
 from stampede.training.config import TrainConfig
+from stampede.training.evaluation import EVALUATION_BATCH, evaluate
 from stampede.training.loader import Batch, DeviceLoader
 from stampede.training.loss import cross_entropy, regulariser
-from stampede.training.metrics import Evaluation, Metrics
-from stampede.training.models import CTRModel, build_model
+from stampede.training.metrics import Metrics
 from stampede.training.optim import CowClip, LinearWarmup
 
-EVALUATION_BATCH = 16_384
 STEPS_PER_LOG = 50
 
 
@@ -53,34 +53,6 @@ class TrainResult:
     seconds: float
 
 
-def model_of(config: TrainConfig, dataset_sizes: dict[str, int], *, n_dense: int) -> CTRModel:
-    """Build the model of a run, with the initial weights of its seed."""
-    return build_model(
-        config.model,
-        sizes=list(dataset_sizes.values()),
-        n_dense=n_dense,
-        embedding_dim=config.embedding_dim,
-        hidden=config.hidden,
-        cross_layers=config.cross_layers,
-        low_rank=config.low_rank,
-        experts=config.experts,
-        init_std=config.init_std,
-        generator=torch.Generator().manual_seed(config.seed),
-    )
-
-
-def optimizer_of(config: TrainConfig, model: CTRModel) -> CowClip:
-    """Build the optimizer of a run over the parameter groups of its model."""
-    groups = model.parameter_groups(
-        learning_rate=config.learning_rate,
-        embedding_learning_rate=config.embedding_learning_rate,
-        l2=config.l2,
-        l2_cross=config.l2_cross,
-        clip=config.clip,
-    )
-    return CowClip(groups, ratio=config.ratio, zeta=config.zeta, clip=config.clip)
-
-
 def train_step(model: nn.Module, optimizer: CowClip, batch: Batch) -> Tensor:
     """Take one step and return the batch's mean cross-entropy before it, a scalar on the device."""
     optimizer.zero_grad(set_to_none=True)
@@ -88,17 +60,6 @@ def train_step(model: nn.Module, optimizer: CowClip, batch: Batch) -> Tensor:
     torch.autograd.backward(loss)
     optimizer.step()
     return loss.detach()
-
-
-@torch.no_grad()
-def evaluate(model: nn.Module, loader: DeviceLoader) -> Metrics:
-    """Evaluate a model over all rows of a loader, exactly."""
-    model.eval()
-    evaluation = Evaluation()
-    for batch in loader:
-        evaluation.update(model(batch.dense, batch.ids), batch.labels)
-    model.train()
-    return evaluation.result()
 
 
 class Trainer:

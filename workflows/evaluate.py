@@ -5,21 +5,29 @@ from __future__ import annotations
 from pathlib import Path
 
 from stampede.pipeline.dataset import Dataset, Split
-from stampede.training.device import resolve_device
+from stampede.training.config import Device
+from stampede.training.evaluation import EVALUATION_BATCH, evaluate
 from stampede.training.loader import DeviceLoader
 from stampede.training.metrics import Metrics
-from stampede.training.trainer import EVALUATION_BATCH, evaluate
 from stampede.workflows.run import Run
-from stampede.workflows.train import set_threads
 
 
-def run_evaluate(run_path: Path, *, data: Path | None, split: Split) -> Metrics:
+def run_evaluate(
+    run_path: Path,
+    *,
+    data: Path | None,
+    split: Split,
+    device: Device | None = None,
+    threads: int | None = None,
+) -> Metrics:
     """Evaluate the best epoch of a run, exactly.
 
     Parameters
     ----------
     data:
         Another dataset with the run's vocabularies; None takes the run's own, where it lay.
+    device, threads:
+        Where to compute; None as the run did, which repeats its metrics to the last digit.
 
     Raises
     ------
@@ -34,7 +42,6 @@ def run_evaluate(run_path: Path, *, data: Path | None, split: Split) -> Metrics:
     else:
         dataset = Dataset.open(data)
         run.check_dataset(dataset)
-    set_threads(run.config)
-    device = resolve_device(run.config.device)
-    loader = DeviceLoader(dataset, split, batch_size=EVALUATION_BATCH, device=device)
-    return evaluate(run.load_model(device), loader)
+    place = run.use(device, threads)
+    loader = DeviceLoader(dataset, split, batch_size=EVALUATION_BATCH, device=place)
+    return evaluate(run.load_model(place), loader)

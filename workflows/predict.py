@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import torch
 
@@ -16,14 +17,16 @@ from stampede.pipeline.encode import Encoder
 from stampede.pipeline.progress import Progress, Silent
 from stampede.pipeline.sources import resolve_inputs
 from stampede.pipeline.spool import write_spool
-from stampede.training.device import resolve_device
+from stampede.training.config import Device
+from stampede.training.evaluation import EVALUATION_BATCH, logits_of
+from stampede.training.loader import batch_of
 from stampede.training.metrics import probabilities_of
 from stampede.training.models import CTRModel
-from stampede.training.trainer import EVALUATION_BATCH
 from stampede.workflows.run import Run
-from stampede.workflows.train import set_threads
 
 ROWS_PER_READ = 1 << 18
+
+Scores = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,14 @@ class Predicted:
 
 
 def run_predict(
-    run_path: Path, inputs: list[str], *, out: Path, force: bool, progress: Progress | None = None
+    run_path: Path,
+    inputs: list[str],
+    *,
+    out: Path,
+    force: bool,
+    device: Device | None = None,
+    threads: int | None = None,
+    progress: Progress | None = None,
 ) -> Predicted:
     """Score raw rows with the best epoch of a run.
 
@@ -57,9 +67,8 @@ def run_predict(
     if out.exists() and not force:
         raise StampedeError(f"{out} exists: choose another --out, or replace it with --force")
     run = Run.open(run_path)
-    set_threads(run.config)
-    device = resolve_device(run.config.device)
-    model = run.load_model(device)
+    place = run.use(device, threads)
+    model = run.load_model(place)
     files = resolve_inputs(inputs)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -72,7 +81,7 @@ def run_predict(
             progress.start("score", spool.rows)
             encoded = work / "encoded.parquet"
             run.encoder.encode(spool.scan(), counts=False).sink_parquet(encoded, compression="lz4")
-            scores = _score(encoded, spool.rows, run.encoder, model, device, progress)
+            scores = _score(encoded, spool.rows, run.encoder, model, place, progress)
             result = work / f"scores{out.suffix}"
             frame = pl.DataFrame({"score": scores})
             if out.suffix == ".csv":
@@ -85,24 +94,17 @@ def run_predict(
     return Predicted(spool.rows, time.perf_counter() - started)
 
 
-@torch.no_grad()
 def _score(
     encoded: Path, rows: int, encoder: Encoder, model: CTRModel, device: torch.device, progress: Progress
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+) -> Scores:
     """Score encoded rows in order, a few row groups in memory at a time; float64 [rows]."""
     scores = np.empty(rows, np.float64)
-    fields, dense_columns = list(encoder.vocabularies), list(encoder.dense_columns)
+    done = 0
     for start in range(0, rows, ROWS_PER_READ):
         frame = pl.scan_parquet(encoded, glob=False).slice(start, ROWS_PER_READ).collect()
-        ids = torch.from_numpy(frame.select(fields).to_numpy(order="c", writable=True))
-        dense = torch.from_numpy(
-            frame.select(dense_columns).to_numpy(order="c", writable=True)
-            if dense_columns
-            else np.empty((frame.height, 0), np.float32)
-        )
-        for first in range(0, frame.height, EVALUATION_BATCH):
-            last = first + EVALUATION_BATCH
-            logits = model(dense[first:last].to(device), ids[first:last].to(device)).float().cpu().numpy()
-            scores[start + first : start + first + len(logits)] = probabilities_of(logits)
-            progress.advance(len(logits))
+        read = batch_of(frame, dense_columns=encoder.dense_columns, fields=list(encoder.vocabularies))
+        for logits, batch in logits_of(model, read.to(device).split(EVALUATION_BATCH)):
+            scores[done : done + len(batch)] = probabilities_of(logits.float().cpu().numpy())
+            done += len(batch)
+            progress.advance(len(batch))
     return scores

@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from stampede import ConfigError
 from stampede.pipeline import Dataset, DenseMode, PrepareOptions, Schema, SplitRule, prepare
 from stampede.pipeline.progress import Progress
-from stampede.training.config import explain_validation
 from stampede.workflows.recipe import PrepareRecipe, Recipe
 
 
@@ -57,7 +56,7 @@ def run_prepare(
             **{name: values.pop(name) for name in ("seed", "time_unit") if name in values},
         )
     except ValidationError as error:
-        raise ConfigError(explain_validation(error)) from error
+        raise ConfigError.of_options(error) from error
     options = PrepareOptions(split=split, dense_mode=DenseMode(values.pop("dense")), **values)
     dataset = prepare(schema, inputs, out, options=options, force=force, progress=progress)
     return Prepared(dataset, time.perf_counter() - started)

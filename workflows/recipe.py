@@ -8,11 +8,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from stampede import ConfigError
-from stampede.training.config import OptimizerName, TrainConfig
-from stampede.training.optim.scaling import HyperParameters, Rule, scale
+from stampede.training.config import TrainConfig
+from stampede.training.scaling import HyperParameters, Rule, scale
 
 RECIPES = ("criteo", "avazu", "small")
 
@@ -50,29 +50,9 @@ class BatchException(_Part):
         return self.model_dump(exclude={"min_batch_size", "max_batch_size"}, exclude_none=True)
 
 
-class TrainRecipe(_Part):
-    """The [train] part: values at the base batch, which is its ``batch_size``."""
+class TrainRecipe(TrainConfig):
+    """The [train] part: the values of a run at the base batch, which is its ``batch_size``."""
 
-    model: str = "deepfm"
-    batch_size: int = Field(default=1024, ge=1)
-    epochs: int = 10
-    patience: int = 0
-    optimizer: OptimizerName = "cowclip"
-    rule: Rule = Rule.COWCLIP
-    learning_rate: float = 8e-4
-    embedding_learning_rate: float = 1e-4
-    l2: float = 1e-5
-    l2_cross: float = 1e-5
-    ratio: float = 1.0
-    zeta: float = 1e-5
-    warmup_epochs: float = 1.0
-    ema_decay: float = 0.0
-    embedding_dim: int = 10
-    init_std: float = 1e-2
-    hidden: tuple[int, ...] = (400, 400, 400)
-    cross_layers: int = 3
-    low_rank: int = 32
-    experts: int = 4
     exceptions: tuple[BatchException, ...] = ()
 
 
@@ -106,14 +86,18 @@ class Recipe(_Part):
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path}: not a TOML file: {error}") from error
         except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(str(part) for part in first["loc"])
-            raise ConfigError(f"{path}, key {key}: {first['msg']}") from error
+            raise ConfigError.of_validation(error, str(path)) from error
 
 
 @dataclass(frozen=True)
 class Scaled:
-    """The hyper-parameters of a batch size, and a note where an exception of the recipe replaced some."""
+    """The hyper-parameters of a batch size.
+
+    Attributes
+    ----------
+    exceptions:
+        Where the recipe makes an exception from the rule: name -> (the rule's value, the recipe's).
+    """
 
     batch_size: int
     rule: Rule
@@ -122,7 +106,7 @@ class Scaled:
     l2: float
     zeta: float
     warmup_epochs: float
-    note: str | None
+    exceptions: dict[str, tuple[float, float]]
 
 
 def scale_recipe(recipe: TrainRecipe, *, batch_size: int | None = None, rule: Rule | None = None) -> Scaled:
@@ -137,17 +121,30 @@ def scale_recipe(recipe: TrainRecipe, *, batch_size: int | None = None, rule: Ru
     base = HyperParameters(recipe.learning_rate, recipe.embedding_learning_rate, recipe.l2)
     scaled = scale(base, batch_size / recipe.batch_size, rule=rule)
     values = {**{name: getattr(scaled, name) for name in SCALED}, "zeta": recipe.zeta}
-    note = None
+    exceptions: dict[str, tuple[float, float]] = {}
     for exception in recipe.exceptions if rule == Rule.COWCLIP else ():
         if exception.min_batch_size <= batch_size <= exception.max_batch_size:
             replaced = exception.values()
-            changes = ", ".join(f"{name} {replaced[name]:g} for {values[name]:g}" for name in replaced)
-            note = f"the recipe makes an exception for batch size {batch_size}: {changes}"
+            exceptions |= {name: (values[name], value) for name, value in replaced.items()}
             values |= replaced
-    return Scaled(batch_size=batch_size, rule=rule, warmup_epochs=recipe.warmup_epochs, note=note, **values)
+    return Scaled(
+        batch_size=batch_size,
+        rule=rule,
+        warmup_epochs=recipe.warmup_epochs,
+        exceptions=exceptions,
+        **values,
+    )
 
 
-def configure(recipe: TrainRecipe, given: dict[str, Any]) -> tuple[TrainConfig, str | None]:
+def describe_exceptions(exceptions: dict[str, tuple[float, float]]) -> str:
+    """Put the exceptions of a :class:`Scaled` into a line."""
+    changes = ", ".join(f"{name} {used:g} for {ruled:g}" for name, (ruled, used) in exceptions.items())
+    return f"the recipe makes an exception from the rule at this batch size: {changes}"
+
+
+def configure(
+    recipe: TrainRecipe, given: dict[str, Any]
+) -> tuple[TrainConfig, dict[str, tuple[float, float]]]:
     """Combine a recipe with the values that a user gave, each of which is taken as it is.
 
     Parameters
@@ -157,8 +154,8 @@ def configure(recipe: TrainRecipe, given: dict[str, Any]) -> tuple[TrainConfig, 
 
     Returns
     -------
-    TrainConfig, str or None
-        The values of the run, and the note of :class:`Scaled`.
+    TrainConfig, dict
+        The values of the run, and those exceptions of :class:`Scaled` that are in force.
 
     Raises
     ------
@@ -169,11 +166,7 @@ def configure(recipe: TrainRecipe, given: dict[str, Any]) -> tuple[TrainConfig, 
     scaled = scale_recipe(recipe, batch_size=given.get("batch_size"), rule=rule)
     values = recipe.model_dump(exclude={"exceptions"})
     values |= {name: getattr(scaled, name) for name in (*SCALED, "zeta", "batch_size", "rule")}
-    values |= given
-    if "clip" in given and "optimizer" not in given:
-        values["optimizer"] = "cowclip" if given["clip"] == "cowclip" else "adam"
-    elif "clip" not in given:
-        values["clip"] = "cowclip" if values["optimizer"] == "cowclip" else "none"
-    elif (values["optimizer"], values["clip"]) == ("adam", "cowclip"):
-        values["optimizer"] = "cowclip"
-    return TrainConfig.check(**values), scaled.note
+    if {"optimizer", "clip"} & set(given):
+        del values["optimizer"], values["clip"]  # what is given decides both
+    exceptions = {name: change for name, change in scaled.exceptions.items() if name not in given}
+    return TrainConfig.check(**values | given), exceptions

@@ -5,6 +5,7 @@ RUN/  config.toml  metrics.jsonl  checkpoints/step-N/…  best -> …  vocab/*.p
 
 from __future__ import annotations
 
+import os
 import shutil
 import tomllib
 from dataclasses import dataclass
@@ -18,10 +19,12 @@ from pydantic import ValidationError
 from stampede import CheckpointError
 from stampede.pipeline.dataset import Dataset
 from stampede.pipeline.encode import DatasetOrigin, Encoder
+from stampede.pipeline.errors import first_line
+from stampede.training.build import model_of
 from stampede.training.checkpoint import load_best
-from stampede.training.config import TrainConfig
+from stampede.training.config import Device, TrainConfig
+from stampede.training.device import resolve_device, set_threads
 from stampede.training.models import CTRModel
-from stampede.training.trainer import model_of
 
 CONFIG = "config.toml"
 
@@ -36,21 +39,33 @@ class Run:
     origin: DatasetOrigin
 
     @classmethod
+    def check_free(cls, path: Path, *, force: bool) -> None:
+        """Raise unless a run may be made there: nothing is, or a run that ``force`` replaces.
+
+        Raises
+        ------
+        CheckpointError
+            Something is.
+        """
+        if not os.path.lexists(path):
+            return
+        if not force:
+            raise CheckpointError(f"{path} exists: choose another --out, or replace it with --force")
+        if not (path / CONFIG).is_file() and (not path.is_dir() or any(path.iterdir())):
+            raise CheckpointError(
+                f"{path} is not a run, so --force does not replace it: choose another --out"
+            )
+
+    @classmethod
     def create(cls, path: Path, config: TrainConfig, dataset: Dataset, *, force: bool) -> Self:
         """Make the folder of a new run.
 
         Raises
         ------
         CheckpointError
-            The folder exists and ``force`` is not set, or it is not a run, or it cannot be written.
+            As :meth:`check_free`, or it cannot be written.
         """
-        if path.exists() or path.is_symlink():
-            if not force:
-                raise CheckpointError(f"{path} exists: choose another --out, or replace it with --force")
-            if not (path / CONFIG).is_file() and (not path.is_dir() or any(path.iterdir())):
-                raise CheckpointError(
-                    f"{path} is not a run, so --force does not replace it: choose another --out"
-                )
+        cls.check_free(path, force=force)
         encoder = Encoder.of_dataset(dataset)
         origin = DatasetOrigin(path=str(dataset.path.absolute()), fingerprint=dataset.fingerprint)
         try:
@@ -80,10 +95,23 @@ class Run:
         except FileNotFoundError as error:
             missing = "has no config.toml" if folder.is_dir() else "does not exist"
             raise CheckpointError(f"{folder} {missing}: make a run with 'stampede train'") from error
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ValidationError) as error:
-            raise CheckpointError(f"{file} is damaged: {str(error).splitlines()[0]}") from error
+        except ValidationError as error:
+            raise CheckpointError.of_validation(error, f"{file} is damaged") from error
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise CheckpointError(f"{file} is damaged: {first_line(error)}") from error
         encoder, origin = Encoder.load(folder)
         return cls(folder, config, encoder, origin)
+
+    def use(self, device: Device | None, threads: int | None) -> torch.device:
+        """Set this process up to compute as the run did, except for what is given.
+
+        Raises
+        ------
+        DeviceError
+            The device that is asked for, or that the run was made for, is not there.
+        """
+        set_threads(self.config.threads if threads is None else threads)
+        return resolve_device(self.config.device if device is None else device)
 
     def load_model(self, device: torch.device) -> CTRModel:
         """Return the model with the weights of the best epoch.

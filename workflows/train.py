@@ -6,13 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from stampede.pipeline import Dataset
 from stampede.training.config import TrainConfig
-from stampede.training.device import resolve_device
+from stampede.training.device import resolve_device, set_threads
 from stampede.training.trainer import Observer, Trainer, TrainResult
-from stampede.workflows.recipe import RECIPES, Recipe, configure
+from stampede.workflows.recipe import RECIPES, Recipe, configure, describe_exceptions
 from stampede.workflows.run import Run
 
 SMALL_BELOW_ROWS = 1_000_000
@@ -39,29 +37,24 @@ def run_train(
     say:
         Receives a line that the user should read: a choice that was made, a doubtful combination.
     """
+    Run.check_free(out, force=force)
     dataset = Dataset.open(dataset_path)
     chosen = recipe or _recipe_for(dataset, say)
     loaded = Recipe.named(chosen)
-    config, note = configure(loaded.train, given)
+    config, exceptions = configure(loaded.train, given)
     device = resolve_device(config.device)
-    if note is not None:
-        say(note)
+    if exceptions:
+        say(describe_exceptions(exceptions))
     if dataset.manifest.dense_mode != loaded.prepare.dense:
         say(
             f"the dataset was prepared with --dense {dataset.manifest.dense_mode}, the recipe {chosen} "
             f"is meant for {loaded.prepare.dense}"
         )
-    set_threads(config)
+    set_threads(config.threads)
     # the trainer first: what can fail on the way must not cost an old run that --force replaces
     trainer = Trainer(config, dataset, device=device, run=out, observer=observer)
     Run.create(out, config, dataset, force=force)
     return config, trainer.fit()
-
-
-def set_threads(config: TrainConfig) -> None:
-    """Use as many CPU threads as the run was configured for: the last digits of a result depend on them."""
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
 
 
 def _recipe_for(dataset: Dataset, say: Callable[[str], None]) -> str:

@@ -13,6 +13,10 @@ Every error that a user can cause is a :class:`StampedeError` with a one-line me
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 __version__ = "0.1.0"
 
@@ -31,6 +35,15 @@ __all__ = [
 class StampedeError(Exception):
     """Base of every error that Stampede raises on purpose: one line that says what is wrong and the mend."""
 
+    @classmethod
+    def of_validation(cls, error: ValidationError, where: str, *, mend: str = "") -> Self:
+        """Return the first fault of a pydantic validation in one line: ``WHERE: key KEY: fault; MEND``."""
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        fault = first["msg"].removeprefix("Value error, ")
+        line = ": ".join(part for part in (where, f"key {key}" if key else "", fault) if part)
+        return cls(f"{line}; {mend}" if mend else line)
+
 
 class SchemaError(StampedeError):
     """A schema that does not describe a click log, or an input whose columns do not fit its schema."""
@@ -38,6 +51,16 @@ class SchemaError(StampedeError):
 
 class ConfigError(StampedeError):
     """Options that contradict each other or have no meaning."""
+
+    @classmethod
+    def of_options(cls, error: ValidationError) -> Self:
+        """Return the first fault of values that a user gave as options: ``--OPTION VALUE: what is wrong``."""
+        first = error.errors()[0]
+        message = first["msg"].removeprefix("Value error, ")
+        if not first["loc"]:
+            return cls(message)
+        option = str(first["loc"][0]).replace("_", "-")
+        return cls(f"--{option} {first['input']}: {message[0].lower()}{message[1:]}")
 
 
 class DatasetError(StampedeError):

@@ -16,7 +16,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.conftest import Command
 
-COMMANDS = ("prepare", "inspect", "train", "evaluate", "predict", "scale", "synth")
+COMMANDS = ("prepare", "inspect", "train", "evaluate", "predict", "scale", "synth", "doctor")
 TINY = ("--hidden", "16", "--epochs", "2", "--batch-size", "256")
 
 

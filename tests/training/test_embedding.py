@@ -1,4 +1,5 @@
 import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -209,3 +210,48 @@ def test_check_ids_accepts_what_every_field_has() -> None:
 def test_check_ids_refuses_another_number_of_fields() -> None:
     with pytest.raises(InputError, match="the model has 3 fields"):
         check_ids(torch.zeros(2, 4, dtype=torch.int64), SIZES)
+
+
+def test_a_gradient_that_came_without_a_lookup_has_no_counts() -> None:
+    embedding = FusedEmbedding([5], dim=2)
+    embedding(torch.tensor([[1], [1]])).sum().backward()
+    embedding.zero_grad()
+
+    torch.autograd.backward(embedding.weight.square().sum())
+
+    assert batch_counts(embedding.weight) is None
+
+
+def test_a_gradient_that_goes_elsewhere_leaves_the_counts_alone() -> None:
+    embedding = FusedEmbedding([5], dim=2)
+    embedding(torch.tensor([[1], [2]])).sum().backward()
+
+    torch.autograd.grad(embedding(torch.tensor([[3], [3]])).sum(), embedding.weight)
+    embedding(torch.tensor([[4]])).sum().backward()
+
+    counts = batch_counts(embedding.weight)
+    assert counts is not None
+    assert counts.tolist() == [0, 1, 1, 0, 1]
+
+
+def test_a_copy_counts_for_itself() -> None:
+    embedding = FusedEmbedding([5], dim=2)
+    embedding(torch.tensor([[1]])).sum().backward()
+
+    twin = copy.deepcopy(embedding)
+    twin.zero_grad()
+    twin(torch.tensor([[2]])).sum().backward()
+
+    counts = batch_counts(twin.weight)
+    assert counts is not None
+    assert counts.tolist() == [0, 0, 1, 0, 0]
+
+
+def test_a_trained_table_can_be_pickled() -> None:
+    embedding = FusedEmbedding([5], dim=2)
+    embedding(torch.tensor([[1]])).sum().backward()
+
+    again = pickle.loads(pickle.dumps(embedding))
+
+    assert torch.equal(again.weight, embedding.weight)
+    assert batch_counts(again.weight) is None

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from stampede import ConfigError
-from stampede.training.optim import HyperParameters, Rule, scale
+from stampede.training.scaling import HyperParameters, Rule, scale
 
 BASE = HyperParameters(learning_rate=8e-4, embedding_learning_rate=1e-4, l2=1e-5)
 S = 9.0

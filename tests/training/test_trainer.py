@@ -12,19 +12,13 @@ import torch
 from stampede import CheckpointError, StampedeError
 from stampede.pipeline import PrepareOptions, Schema, SplitRule, prepare
 from stampede.pipeline.dataset import Dataset
+from stampede.training.build import model_of, optimizer_of
 from stampede.training.checkpoint import load_best, load_training_state, save_checkpoint
 from stampede.training.config import TrainConfig
+from stampede.training.evaluation import EVALUATION_BATCH, evaluate
 from stampede.training.loader import DeviceLoader
 from stampede.training.metrics import Metrics
-from stampede.training.trainer import (
-    EVALUATION_BATCH,
-    Trainer,
-    TrainResult,
-    evaluate,
-    model_of,
-    optimizer_of,
-    train_step,
-)
+from stampede.training.trainer import Trainer, TrainResult, train_step
 
 CPU = torch.device("cpu")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stampede import ConfigError
-from stampede.training.optim.scaling import Rule
+from stampede.training.scaling import Rule
 from stampede.workflows.recipe import RECIPES, Recipe, TrainRecipe, configure, scale_recipe
 
 # The published settings (arXiv 2204.06240 and its program): batch in K, rate x 1e-4, L2 x 1e-5, zeta.
@@ -42,13 +42,22 @@ def test_recipes_give_the_published_settings(
     [(1024, True), (4096, False), (65536, False), (131072, True), (262144, False)],
 )
 def test_an_exception_is_noted_where_it_applies(batch_size: int, exception: bool) -> None:
-    assert (scale_recipe(Recipe.named("avazu").train, batch_size=batch_size).note is not None) == exception
+    assert bool(scale_recipe(Recipe.named("avazu").train, batch_size=batch_size).exceptions) == exception
+
+
+def test_an_exception_that_a_flag_replaces_is_not_announced() -> None:
+    given = {"batch_size": 131072, "learning_rate": 1e-3}
+
+    config, exceptions = configure(Recipe.named("avazu").train, given)
+
+    assert config.learning_rate == 1e-3
+    assert set(exceptions) == {"l2"}
 
 
 def test_exceptions_belong_to_the_rule_they_were_published_with() -> None:
     scaled = scale_recipe(Recipe.named("avazu").train, batch_size=131072, rule=Rule.LINEAR)
 
-    assert scaled.note is None
+    assert not scaled.exceptions
     assert scaled.learning_rate == pytest.approx(1e-4 * 128)
 
 

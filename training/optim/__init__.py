@@ -1,7 +1,6 @@
-"""Optimizers, the warm-up of their rates, and how hyper-parameters follow the batch size."""
+"""Optimizers, and the warm-up of their rates."""
 
 from stampede.training.optim.cowclip import CowClip
-from stampede.training.optim.scaling import HyperParameters, Rule, scale
 from stampede.training.optim.schedule import LinearWarmup, warmup_rate
 
-__all__ = ["CowClip", "HyperParameters", "LinearWarmup", "Rule", "scale", "warmup_rate"]
+__all__ = ["CowClip", "LinearWarmup", "warmup_rate"]

@@ -1,0 +1,373 @@
+"""``stampede doctor``: what this machine can run, and why not.
+
+Every probe stands alone: one that fails leaves its answer out and its reason in ``Report.problems``. What
+loads compiled code (polars, torch, the GPU driver) is asked in a process of its own, which may crash or hang.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
+
+from stampede import __version__
+
+DISTRIBUTION = "stampede-ctr"
+CHILD_TIMEOUT_S = 120
+ROOT = Path("/")
+
+# Distribution -> the feature that imports it. A package of an extra that is not here serves nothing yet.
+NEEDED_BY: dict[str, str] = {}
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Versions:
+    """What is installed; ``torch_cuda`` is the CUDA version that torch was built for, None in a CPU build."""
+
+    stampede: str
+    python: str
+    torch: str | None
+    torch_cuda: str | None
+    polars: str | None
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the process may use: a container's limits count, not the host's sizes."""
+
+    system: str
+    cores: float | None
+    memory_bytes: int | None
+    folder: str
+    disk_free_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A value of ``--engine`` or ``--device``: whether it works here, and why not."""
+
+    name: str
+    usable: bool
+    default: bool
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU that torch sees; usable where a sum ran on it."""
+
+    index: int
+    name: str
+    memory_bytes: int
+    memory_free_bytes: int
+    capability: str
+    usable: bool
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class Driver:
+    """The NVIDIA driver, and the newest CUDA version that it can run."""
+
+    version: str | None
+    cuda: str | None
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package of an extra: its version, None where it is not installed, and what makes use of it."""
+
+    name: str
+    extra: str
+    version: str | None
+    requirement: str
+    needed_by: str | None
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that could be found out; ``problems`` says what could not."""
+
+    versions: Versions
+    machine: Machine
+    engines: tuple[Choice, ...]
+    devices: tuple[Choice, ...]
+    gpus: tuple[Gpu, ...]
+    driver: Driver | None
+    packages: tuple[Package, ...]
+    problems: tuple[str, ...]
+
+
+def run_doctor(folder: Path | None = None) -> Report:
+    """Find out what this machine can run.
+
+    Parameters
+    ----------
+    folder:
+        Where data would be written; None takes the working folder.
+    """
+    problems: list[str] = []
+
+    def ask(what: str, probe: Callable[[], T], otherwise: T) -> T:
+        try:
+            return probe()
+        except Exception as error:
+            problems.append(f"{what}: {type(error).__name__}: {_first_line(error)}")
+            return otherwise
+
+    place = ask("working folder", lambda: folder or Path.cwd(), ROOT)
+    polars, polars_reason = _in_child("load_polars")
+    torch, torch_reason = _in_child("load_torch")
+    driver = ask("driver", lambda: _driver(ROOT), None)
+    gpus, driver_cuda, cuda_reason = _gpus(torch, torch_reason, driver)
+    cuda_usable = bool(gpus) and gpus[0].usable  # training takes the first
+    if gpus:
+        cuda_reason = gpus[0].reason
+    return Report(
+        versions=Versions(
+            stampede=__version__,
+            python=platform.python_version(),
+            torch=torch["version"] if torch else ask("torch", lambda: _version("torch"), None),
+            torch_cuda=torch["cuda"] if torch else None,
+            polars=polars["version"] if polars else ask("polars", lambda: _version("polars"), None),
+        ),
+        machine=Machine(
+            system=f"{platform.system()} {platform.machine()}",
+            cores=ask("cores", lambda: _cores(ROOT), None),
+            memory_bytes=ask("memory", lambda: _memory(ROOT), None),
+            folder=str(place),
+            disk_free_bytes=ask("disk", lambda: shutil.disk_usage(place).free, None),
+        ),
+        engines=(Choice("polars", polars is not None, True, polars_reason),),
+        devices=(
+            Choice("cpu", torch is not None, not gpus, torch_reason),
+            Choice("cuda", cuda_usable, bool(gpus), cuda_reason),
+        ),
+        gpus=gpus,
+        driver=None if driver is None else Driver(driver or None, driver_cuda),
+        packages=ask("optional packages", _packages, ()),
+        problems=tuple(problems),
+    )
+
+
+def load_polars() -> dict[str, Any]:
+    """Run a query, in a child process."""
+    import polars
+
+    polars.LazyFrame({"x": [1, 2]}).sum().collect(engine="streaming")
+    return {"version": polars.__version__}
+
+
+def load_torch() -> dict[str, Any]:
+    """Run a sum on the CPU, in a child process."""
+    import torch
+
+    torch.ones(2).sum().item()
+    return {"version": torch.__version__, "cuda": torch.version.cuda}
+
+
+def load_gpus() -> dict[str, Any]:
+    """Run a sum on every GPU that torch sees, in a child process."""
+    import torch
+
+    with warnings.catch_warnings():  # what matters of them is in the error too
+        warnings.simplefilter("ignore")
+        torch.cuda.current_device()
+        return {"gpus": [_gpu(index) for index in range(torch.cuda.device_count())], "cuda": _driver_cuda()}
+
+
+def _gpu(index: int) -> dict[str, Any]:
+    import torch
+
+    properties = torch.cuda.get_device_properties(index)
+    facts: dict[str, Any] = {
+        "index": index,
+        "name": properties.name,
+        "memory_bytes": properties.total_memory,
+        "memory_free_bytes": 0,
+        "capability": f"{properties.major}.{properties.minor}",
+        "usable": True,
+        "reason": None,
+    }
+    try:
+        facts["memory_free_bytes"] = torch.cuda.mem_get_info(index)[0]
+        torch.ones(2, device=f"cuda:{index}").sum().item()
+    except Exception as error:  # such as a GPU too old for the build, or one that another process holds alone
+        facts |= {"usable": False, "reason": _first_line(error)}
+    return facts
+
+
+def _driver_cuda() -> str | None:
+    version = ctypes.c_int()
+    try:
+        if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version)) != 0:
+            return None
+    except OSError:
+        return None
+    return f"{version.value // 1000}.{version.value % 1000 // 10}"
+
+
+def _in_child(probe: str) -> tuple[dict[str, Any] | None, str | None]:
+    """Return what a function of this module answers in a fresh process, or why it does not."""
+    code = f"import sys; sys.path[:] = {sys.path!r}\nfrom {__name__} import answer; answer({probe!r})"
+    try:
+        child = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=CHILD_TIMEOUT_S, check=False
+        )
+        if child.returncode < 0:
+            return None, f"it ends with {signal.Signals(-child.returncode).name}"
+        if child.returncode > 0 or not child.stdout.strip():
+            return None, f"it ends with code {child.returncode} and no answer"
+        found = json.loads(child.stdout.splitlines()[-1])
+    except subprocess.TimeoutExpired:
+        return None, f"it gives no answer within {CHILD_TIMEOUT_S} s"
+    except Exception as error:
+        return None, f"it cannot be asked: {type(error).__name__}: {_first_line(error)}"
+    return found["facts"], found["reason"]
+
+
+def answer(probe: str) -> None:
+    """Print what a probe finds as JSON: the other end of a child process."""
+    facts, reason = None, None
+    try:
+        facts = {"load_polars": load_polars, "load_torch": load_torch, "load_gpus": load_gpus}[probe]()
+    except Exception as error:
+        reason = _first_line(error)
+    print(json.dumps({"facts": facts, "reason": reason}))
+
+
+def _gpus(
+    torch: dict[str, Any] | None, torch_reason: str | None, driver: str | None
+) -> tuple[tuple[Gpu, ...], str | None, str | None]:
+    """Return the GPUs, the CUDA version of the driver, and why there are none."""
+    if torch is None:
+        return (), None, f"torch does not work: {torch_reason}"
+    reason = _why_no_gpu(torch, driver, os.environ.get("CUDA_VISIBLE_DEVICES"), ROOT)
+    if reason is not None:
+        return (), None, reason
+    found, reason = _in_child("load_gpus")
+    if found is None:
+        return (), None, f"torch does not reach the GPU: {reason}"
+    gpus = tuple(Gpu(**facts) for facts in found["gpus"])
+    return gpus, found["cuda"], None if gpus else "torch finds no GPU"
+
+
+def _why_no_gpu(torch: dict[str, Any], driver: str | None, visible: str | None, root: Path) -> str | None:
+    """Return everything that rules a GPU out before the driver is asked, None where nothing does."""
+    reasons = []
+    if torch["cuda"] is None:
+        reasons.append(f"torch {torch['version']} is a CPU build (pip's default on Linux is the CUDA build)")
+    if driver is None:
+        reasons.append("no NVIDIA driver (neither /proc/driver/nvidia/version nor nvidia-smi)")
+    elif not any((root / "dev").glob("nvidia[0-9]*")) and not (root / "dev/dxg").exists():  # dxg: WSL
+        reasons.append("the NVIDIA driver shows no GPU here (a container needs --gpus all)")
+    if visible is not None and (not visible.strip() or visible.strip().startswith("-")):
+        reasons.append(f"CUDA_VISIBLE_DEVICES={visible} hides every GPU")
+    return "; ".join(reasons) or None
+
+
+def _driver(root: Path) -> str | None:
+    """Return the driver's version, "" where it is there and does not tell, None where there is none."""
+    file = root / "proc/driver/nvidia/version"
+    if file.exists():
+        found = re.search(r"\b\d+\.\d+(\.\d+)?\b", file.read_text())
+        return found[0] if found else ""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return None
+    query = [tool, "--query-gpu=driver_version", "--format=csv,noheader"]
+    told = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
+    return told.stdout.splitlines()[0].strip() if told.returncode == 0 and told.stdout.strip() else ""
+
+
+def _cores(root: Path) -> float:
+    """Return the cores that the process may use: its affinity and its cgroup's quota."""
+    affinity = float(len(os.sched_getaffinity(0)))
+    return min([affinity, *_cgroup_limits(root, "cpu", _cpu_limit)])
+
+
+def _memory(root: Path) -> int:
+    """Return the memory that the process may use: the machine's and its cgroup's limit."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return int(min([machine, *_cgroup_limits(root, "memory", _memory_limit)]))
+
+
+def _cgroup_limits(root: Path, controller: str, read: Callable[[Path], float | None]) -> Iterator[float]:
+    """Yield the limits of the process's control group and of those above it, in both versions of cgroups."""
+    file = root / "proc/self/cgroup"
+    if not file.exists():
+        return
+    for line in file.read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        mount = root / "sys/fs/cgroup" / (controller if controllers else "")
+        group = PurePosixPath(path)
+        # in a container the path may be the host's: what is mounted at the top is then the limit that counts
+        for above in (group, *group.parents):
+            limit = read(mount / str(above).lstrip("/"))
+            if limit is not None:
+                yield limit
+
+
+def _memory_limit(group: Path) -> float | None:
+    for name in ("memory.max", "memory.limit_in_bytes"):
+        text = _text(group / name)
+        if text is not None and text != "max":
+            return int(text)
+    return None
+
+
+def _cpu_limit(group: Path) -> float | None:
+    quota, _, period = (_text(group / "cpu.max") or "").partition(" ")
+    if not quota:
+        quota = _text(group / "cpu.cfs_quota_us") or "max"
+        period = _text(group / "cpu.cfs_period_us") or "100000"
+    return None if quota in {"max", "-1"} else int(quota) / int(period)
+
+
+def _text(file: Path) -> str | None:
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return None
+
+
+def _packages() -> tuple[Package, ...]:
+    """Return the packages that the extras name, but for those of development."""
+    packages = []
+    for line in metadata.requires(DISTRIBUTION) or ():
+        requirement, _, marker = line.partition(";")
+        extra = re.search(r"extra == [\"'](\w+)[\"']", marker)
+        name = re.match(r"[\w.-]+", requirement)
+        if extra is None or name is None or extra[1] == "dev":
+            continue
+        packages.append(
+            Package(name[0], extra[1], _version(name[0]), requirement.strip(), NEEDED_BY.get(name[0]))
+        )
+    return tuple(packages)
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
