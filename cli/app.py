@@ -18,6 +18,7 @@ from stampede.cli.prepare import prepare
 from stampede.cli.scale import scale
 from stampede.cli.synth import synth
 from stampede.cli.train import train
+from stampede.cli.transform import transform
 
 SUCCESS, FAILURE, USAGE = 0, 1, 2
 INTERRUPTED = 130
@@ -33,7 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (prepare, inspect, train, evaluate, predict, scale, synth, doctor):
+for command in (prepare, inspect, train, evaluate, predict, transform, scale, synth, doctor):
     app.command()(command)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,16 +11,16 @@ import numpy.typing as npt
 import polars as pl
 import torch
 
-from stampede import ConfigError, StampedeError
+from stampede import ConfigError
 from stampede.pipeline.encode import Encoder
 from stampede.pipeline.progress import Progress, Silent
-from stampede.pipeline.sources import resolve_inputs
-from stampede.pipeline.spool import write_spool
+from stampede.pipeline.transform import EncodedRows, transform
 from stampede.training.config import Device
 from stampede.training.evaluation import EVALUATION_BATCH, logits_of
 from stampede.training.loader import batch_of
 from stampede.training.metrics import probabilities_of
 from stampede.training.models import CTRModel
+from stampede.workflows.files import check_free, working_folder
 from stampede.workflows.run import Run
 
 ROWS_PER_READ = 1 << 18
@@ -64,44 +63,31 @@ def run_predict(
     progress = progress or Silent()
     if out.suffix not in (".csv", ".parquet"):
         raise ConfigError(f"--out {out}: the name must end in .csv or .parquet")
-    if out.exists() and not force:
-        raise StampedeError(f"{out} exists: choose another --out, or replace it with --force")
+    check_free(out, force=force)
     run = Run.open(run_path)
     place = run.use(device, threads)
     model = run.load_model(place)
-    files = resolve_inputs(inputs)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
-            work = Path(folder)
-            progress.start("read", None)
-            spool = write_spool(
-                files, run.encoder.schema, work / "spool", with_label=False, on_rows=progress.advance
-            )
-            progress.start("score", spool.rows)
-            encoded = work / "encoded.parquet"
-            run.encoder.encode(spool.scan(), counts=False).sink_parquet(encoded, compression="lz4")
-            scores = _score(encoded, spool.rows, run.encoder, model, place, progress)
-            result = work / f"scores{out.suffix}"
-            frame = pl.DataFrame({"score": scores})
-            if out.suffix == ".csv":
-                frame.write_csv(result)
-            else:
-                frame.write_parquet(result)
-            result.replace(out)
-    except OSError as error:
-        raise StampedeError(f"cannot write {out}: {error.strerror or error}") from error
-    return Predicted(spool.rows, time.perf_counter() - started)
+    with working_folder(out) as folder:
+        encoded = transform(run.encoder, inputs, folder, progress=progress)
+        progress.start("score", encoded.rows)
+        frame = pl.DataFrame({"score": _score(encoded, run.encoder, model, place, progress)})
+        result = folder / f"scores{out.suffix}"
+        if out.suffix == ".csv":
+            frame.write_csv(result)
+        else:
+            frame.write_parquet(result)
+        result.replace(out)
+    return Predicted(encoded.rows, time.perf_counter() - started)
 
 
 def _score(
-    encoded: Path, rows: int, encoder: Encoder, model: CTRModel, device: torch.device, progress: Progress
+    encoded: EncodedRows, encoder: Encoder, model: CTRModel, device: torch.device, progress: Progress
 ) -> Scores:
     """Score encoded rows in order, a few row groups in memory at a time; float64 [rows]."""
-    scores = np.empty(rows, np.float64)
+    scores = np.empty(encoded.rows, np.float64)
     done = 0
-    for start in range(0, rows, ROWS_PER_READ):
-        frame = pl.scan_parquet(encoded, glob=False).slice(start, ROWS_PER_READ).collect()
+    for start in range(0, encoded.rows, ROWS_PER_READ):
+        frame = pl.scan_parquet(encoded.file, glob=False).slice(start, ROWS_PER_READ).collect()
         read = batch_of(frame, dense_columns=encoder.dense_columns, fields=list(encoder.vocabularies))
         for logits, batch in logits_of(model, read.to(device).split(EVALUATION_BATCH)):
             scores[done : done + len(batch)] = probabilities_of(logits.float().cpu().numpy())

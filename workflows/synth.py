@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from stampede import StampedeError
 from stampede.pipeline.progress import Progress, Silent
 from stampede.pipeline.synth import SynthResult, synthesise
+from stampede.workflows.files import check_free
 
 
 def run_synth(
@@ -27,7 +27,6 @@ def run_synth(
         ``out`` exists and ``force`` is not set, or cannot be written.
     """
     progress = progress or Silent()
-    if out.exists() and not force:
-        raise StampedeError(f"{out} exists: choose another --out, or replace it with --force")
+    check_free(out, force=force)
     progress.start("synth", rows)
     return synthesise(preset, out, rows=rows, seed=seed, progress=progress.advance)

@@ -16,7 +16,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.conftest import Command
 
-COMMANDS = ("prepare", "inspect", "train", "evaluate", "predict", "scale", "synth", "doctor")
+COMMANDS = ("prepare", "inspect", "train", "evaluate", "predict", "transform", "scale", "synth", "doctor")
 TINY = ("--hidden", "16", "--epochs", "2", "--batch-size", "256")
 
 
@@ -313,6 +313,40 @@ class TestTrainEvaluatePredict:
     def test_no_dataset_and_no_run(self, stampede: Command, tmp_path: Path) -> None:
         assert "stampede prepare" in stampede("train", tmp_path, "--out", tmp_path / "run").err
         assert "stampede train" in stampede("evaluate", tmp_path).err
+
+
+class TestTransform:
+    def test_rows_are_encoded_as_training_saw_them(
+        self, stampede: Command, small_dataset: Path, small_log: Path, tmp_path: Path
+    ) -> None:
+        answer = stampede("transform", small_dataset, small_log, "--out", tmp_path / "e.parquet", "--json")
+
+        encoded = pl.read_parquet(tmp_path / "e.parquet")
+        test = pl.read_parquet(small_dataset / "test" / "part-00000.parquet")
+        from stampede.pipeline.split import uniform_of_row
+
+        row = pl.int_range(0, pl.len(), dtype=pl.UInt64)
+        assert answer.json["rows"] == len(encoded) == 1500
+        assert encoded.filter(uniform_of_row(row, seed=0) < 0.1).equals(test)
+
+    def test_a_run_does_as_well_and_labels_may_be_missing(
+        self, stampede: Command, run: Path, small_dataset: Path, small_log: Path, tmp_path: Path
+    ) -> None:
+        unlabelled = tmp_path / "unlabelled.tsv"
+        unlabelled.write_text(
+            "".join(line.split("\t", 1)[1] for line in small_log.read_text().splitlines(keepends=True))
+        )
+
+        stampede("transform", run, unlabelled, "--out", tmp_path / "run.parquet", "--no-counts")
+        stampede("transform", small_dataset, small_log, "--out", tmp_path / "ds.parquet", "--no-counts")
+
+        whole = pl.read_parquet(tmp_path / "ds.parquet")
+        assert pl.read_parquet(tmp_path / "run.parquet").equals(whole.drop("label"))
+        assert not [name for name in whole.columns if name.endswith("_count")]
+
+    def test_usage(self, stampede: Command, small_dataset: Path, small_log: Path, tmp_path: Path) -> None:
+        assert stampede("transform", small_dataset, small_log, "--out", tmp_path / "e.csv").code == 2
+        assert stampede("transform", tmp_path, small_log, "--out", tmp_path / "e.parquet").code == 1
 
 
 class TestScale:
