@@ -3,17 +3,21 @@
 #   make demo      real Criteo rows -> dataset -> DeepFM with CowClip -> exact test AUC
 #   make test      tests, lint, types, import contracts, build
 #   make lint      lint, types and import contracts alone
-#   make bench     the benchmarks in benchmarks/
+#   make bench     the benchmark of a training step; the others in benchmarks/ take arguments
+#   make env-nvtabular   what `stampede prepare --engine nvtabular` needs; its tests run where that is
 #
-# PYTHON names the interpreter; PIP_ARGS is handed to pip, for example to take the CPU build of torch.
+# PYTHON names the interpreter, NVTABULAR_PYTHON that of NVTabular's packages (3.11); PIP_ARGS is handed to pip,
+# for example to take the CPU build of torch.
 
 PYTHON ?= python3
 PIP_ARGS ?=
 VENV ?= .venv
+NVTABULAR_PYTHON ?= python3.11
+NVTABULAR_VENV := .venv-nvtabular
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench env-nvtabular clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -34,8 +38,10 @@ lint: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/step.py
 
+env-nvtabular: $(NVTABULAR_VENV)/.installed
+
 clean:
-	rm -rf $(VENV) build dist demo .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(NVTABULAR_VENV) build dist demo .mypy_cache .ruff_cache .pytest_cache
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -43,9 +49,19 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing Stampede and PyTorch into $(VENV): minutes, the first time"
 	$(INSTALL) -e .
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing the tools for development into $(VENV)"
 	$(INSTALL) -e '.[dev]'
 	@touch $@ $(VENV)/.installed
+
+$(NVTABULAR_VENV)/.installed: requirements-nvtabular.txt
+	@$(NVTABULAR_PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
+		{ echo "NVTabular's packages need Python 3.11: make NVTABULAR_PYTHON=/path/to/python3.11 $@"; exit 1; }
+	$(NVTABULAR_PYTHON) -m venv $(NVTABULAR_VENV)
+	$(NVTABULAR_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -r $<
+	$(NVTABULAR_VENV)/bin/python -W ignore -c 'import nvtabular'
+	@touch $@

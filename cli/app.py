@@ -26,9 +26,12 @@ INTERRUPTED = 130
 app = typer.Typer(
     name="stampede",
     help="Train click-through-rate models from raw click logs, with very large batches.",
-    epilog="Example: stampede synth criteo --rows 500000 --out train.txt && "
-    "stampede prepare criteo train.txt --out data/criteo && stampede train data/criteo --out runs/deepfm",
-    no_args_is_help=True,
+    epilog="\b\nExample:\n"
+    "  stampede synth criteo --rows 500000 --out train.txt\n"
+    "  stampede prepare criteo train.txt --recipe small --out data/criteo\n"
+    "  stampede train data/criteo --recipe small --out runs/deepfm\n"
+    "  stampede evaluate runs/deepfm",
+    invoke_without_command=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -46,12 +49,15 @@ def _print_version(asked: bool) -> None:
 
 @app.callback()
 def root(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
     """Train click-through-rate models from raw click logs, with very large batches."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
@@ -78,7 +84,7 @@ def _describe(error: BaseException) -> tuple[int, str]:
     if isinstance(error, StampedeError):
         return FAILURE, str(error)
     if isinstance(error, typer.TyperException):
-        message = error.format_message().replace("\n", " ")
+        message = error.format_message().replace("\n", " ").replace("Value error, ", "")
         return error.exit_code, f"{message} (see --help)" if error.exit_code == USAGE else message
     if isinstance(error, typer.Abort):
         return FAILURE, "aborted"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -25,14 +26,21 @@ def print_json(document: Any) -> None:
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table on stdout; all columns but the first are set to the right."""
+    """Print a table on stdout, no wider than the terminal.
+
+    Columns of names stand to the left, those of numbers to the right: the first is a name, and so is a last
+    one whose header says "values", which is cut where it does not fit.
+    """
+    last_is_text = header[-1].endswith("values")
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
+    room = shutil.get_terminal_size((120, 24)).columns
     for row in (header, *rows):
-        cells = [
-            row[0].ljust(widths[0]),
-            *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
-        ]
-        typer.echo("  ".join(cells).rstrip())
+        cells = [row[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        if last_is_text:
+            cells[-1] = row[-1]
+        line = "  ".join(cells).rstrip()
+        typer.echo(f"{line[: room - 1]}…" if len(line) > room else line)
 
 
 def given(**values: Any) -> dict[str, Any]:

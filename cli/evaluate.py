@@ -21,7 +21,9 @@ def evaluate(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Evaluate the best epoch of a run: exact AUC, log loss and calibration.
+    """Give exact AUC, log loss and calibration of a run.
+
+    They are of its best epoch.
 
     Example: stampede evaluate runs/deepfm --split test
     """
@@ -43,6 +45,7 @@ def evaluate(
             }
         )
         return
+    typer.echo(f"{run}, split {split} of {data or 'its dataset'}")
     typer.echo(f"AUC         {number(metrics.auc)}")
     typer.echo(f"log loss    {number(metrics.logloss)}")
     typer.echo(f"rows        {metrics.rows:,}")

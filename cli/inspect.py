@@ -15,7 +15,7 @@ def inspect(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show what a dataset holds: sizes, frequencies, null and unseen shares, skew.
+    """Show sizes, frequencies and skew of a dataset.
 
     Example: stampede inspect data/criteo
     """
@@ -44,8 +44,8 @@ def inspect(
             "distinct",
             "null",
             "rare",
-            "unseen in test",
-            "top 10 ids",
+            "unseen",
+            "top 10",
             "ids for 90%",
             "top values",
         ),
@@ -59,18 +59,23 @@ def inspect(
                 "-" if field.unseen_share_of_test is None else f"{field.unseen_share_of_test:.1%}",
                 f"{field.top_10_share:.1%}",
                 f"{field.ids_for_90_percent:,}",
-                ", ".join(f"{value} {share:.0%}" for value, share in field.top_values[:3]),
+                ", ".join(f"{value} {share:.0%}" for value, share in field.top_values),
             )
             for field in summaries
         ],
     )
     if manifest.dense:
         typer.echo()
+        rows = summaries[0].rows if summaries else manifest.splits["train"].rows
         print_table(
-            ("dense", "minimum", "maximum"),
-            [(info.name, f"{info.minimum:g}", f"{info.maximum:g}") for info in manifest.dense],
+            ("dense", "null", "minimum", "maximum"),
+            [
+                (info.name, f"{info.null / rows:.1%}", f"{info.minimum:,.10g}", f"{info.maximum:,.10g}")
+                for info in manifest.dense
+            ],
         )
-        typer.echo(f"dense features are prepared as {manifest.dense_mode}")
+        typer.echo(f"dense features are prepared as {manifest.dense_mode}; an empty one counts as 0")
+    typer.echo("unseen: share of test rows whose value has no id; top 10: share of the ten commonest ids")
     fitted = "the training rows" if manifest.fit_on == "train" else "all rows, those of the test too"
     typer.echo(
         f"ids, counts and shares are of {fitted}; ids include those of padding, null and unseen values"

@@ -13,7 +13,8 @@ from stampede.cli.common import Debug, Device, Force, Json, Threads, print_json
 def predict(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
     inputs: Annotated[
-        list[str], typer.Argument(help="Raw files or quoted glob patterns, with or without labels.")
+        list[str],
+        typer.Argument(metavar="FILES...", help="Raw files or quoted glob patterns, with or without labels."),
     ],
     out: Annotated[Path, typer.Option(help="File for the scores: .csv or .parquet.")],
     device: Device = None,
@@ -22,7 +23,9 @@ def predict(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Score raw rows: the probability of a click for each, in order.
+    """Score raw rows with a run.
+
+    The result has the probability of a click for each input row, in order.
 
     Example: stampede predict runs/deepfm new_rows.txt --out scores.parquet
     """

@@ -12,18 +12,21 @@ from stampede.cli.common import Debug, Force, Json, given, print_json, print_tab
 
 def prepare(
     preset_or_schema: Annotated[
-        str, typer.Argument(help="criteo, avazu, or a TOML schema file of your own log.")
+        str, typer.Argument(metavar="LOG", help="criteo, avazu, or a TOML schema file of your own log.")
     ],
-    inputs: Annotated[list[str], typer.Argument(help="Files or quoted glob patterns, read as one log.")],
+    inputs: Annotated[
+        list[str], typer.Argument(metavar="FILES...", help="Files or quoted glob patterns, read as one log.")
+    ],
     out: Annotated[Path, typer.Option(help="Folder of the dataset to make.")],
     recipe: Annotated[
-        str | None, typer.Option(help="criteo, avazu, small or a TOML file: values for the options below.")
+        str | None,
+        typer.Option(help="criteo, avazu, small or a TOML file: values for the options below. [none]"),
     ] = None,
     split: Annotated[
         Literal["random", "sequential", "time"] | None, typer.Option(help="How rows are divided. [random]")
     ] = None,
     time_unit: Annotated[
-        Literal["hour", "day"] | None, typer.Option(help="What a split by time does not cut. [hour]")
+        Literal["hour", "day"] | None, typer.Option(help="Whether --split time cuts at hours or days. [hour]")
     ] = None,
     valid_fraction: Annotated[
         float | None, typer.Option(help="Share of all rows for validation; 0 for none. [0.1]")
@@ -33,13 +36,13 @@ def prepare(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the random split. [0]")] = None,
     min_count: Annotated[
-        int | None, typer.Option(help="Fewest training rows of a value with an id of its own. [2]")
+        int | None, typer.Option(help="Values with fewer training rows share the id of rare values. [2]")
     ] = None,
     max_size: Annotated[
-        int | None, typer.Option(help="Most values of a field with an id of their own. [all]")
+        int | None, typer.Option(help="Keep at most this many values per field. [all]")
     ] = None,
     hash_buckets: Annotated[
-        int | None, typer.Option(help="Ids that the other values share by hash. [0: one id, 2]")
+        int | None, typer.Option(help="Ids that the other values share by hash. [0: they share id 2]")
     ] = None,
     dense: Annotated[
         Literal["log", "minmax", "standard", "none", "log-bucket"] | None,
@@ -60,13 +63,21 @@ def prepare(
         Literal["stop", "skip"] | None,
         typer.Option(help="Stop at a row that cannot be used, or leave it out and list it. [stop]"),
     ] = None,
+    engine: Annotated[
+        Literal["polars", "nvtabular"],
+        typer.Option(
+            show_default=False,
+            help="What computes it; the dataset is the same. nvtabular is a workflow of NVIDIA's NVTabular, "
+            "in an environment of its own; the dataset keeps it. [polars]",
+        ),
+    ] = "polars",
     force: Force = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Turn raw click logs into a dataset.
 
-    Example: stampede prepare criteo train.txt --out data/criteo --min-count 4
+    Example: stampede prepare criteo train.txt --recipe small --out data/criteo
     """
     from stampede.cli.progress import Display
     from stampede.workflows.prepare import run_prepare
@@ -92,6 +103,7 @@ def prepare(
                 counts=False if no_counts else None,
                 bad_rows=bad_rows,
             ),
+            engine=engine,
             force=force,
             progress=display,
         )
@@ -113,7 +125,8 @@ def prepare(
     )
     ids = sum(dataset.sizes.values())
     dense_count = len(dataset.dense_columns)
-    typer.echo(f"{len(dataset.fields)} categorical fields with {ids:,} ids, {dense_count} dense columns")
+    dense_text = f", {dense_count} dense columns" if dense_count else ""
+    typer.echo(f"{len(dataset.fields)} categorical fields with {ids:,} ids{dense_text}")
     if manifest.rejected:
         typer.echo(f"{manifest.rejected:,} rows were left out: see {dataset.path / 'rejected.parquet'}")
     typer.echo(f"{dataset.path} made in {prepared.seconds:.1f} s")

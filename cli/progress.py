@@ -19,13 +19,13 @@ SECONDS_PER_LINE = 10.0
 
 
 class _Speed(ProgressColumn):
-    """Rows done, and rows a second."""
+    """Share done where the whole is known, rows done, and rows per second since the stage began."""
 
     def render(self, task: Task) -> Text:
         """Write the column."""
-        speed = task.finished_speed or task.speed
-        rate = "" if speed is None else f" {speed:,.0f} rows/s"
-        return Text(f"{int(task.completed):,} rows{rate}")
+        share = "" if task.total is None else f"{task.percentage:.0f}% "
+        rate = f", {task.completed / task.elapsed:,.0f}/s" if task.elapsed else ""
+        return Text(f"{share}{int(task.completed):,} rows{rate}", no_wrap=True)
 
 
 class Display:
@@ -39,8 +39,7 @@ class Display:
         self._terminal = sys.stderr.isatty()
         self._bar = Progress(
             TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.percentage:>3.0f}%"),
+            BarColumn(bar_width=20),
             _Speed(),
             TimeRemainingColumn(),
             TextColumn("{task.fields[note]}"),
@@ -101,7 +100,7 @@ class Display:
         line = f"{self._stage}: {self._done:,} rows, {self._done / seconds:,.0f} rows/s"
         if valid is not None:
             auc = "undefined" if valid.auc is None else f"{valid.auc:.5f}"
-            line += f", valid AUC {auc}, log loss {valid.logloss:.5f}{', best so far' if best else ''}"
+            line += f", valid AUC {auc}, log loss {valid.logloss:.5f}{', best' if best else ''}"
         self._stage = ""
         self._print(line)
 

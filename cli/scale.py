@@ -19,7 +19,7 @@ def scale(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Print the hyper-parameters that a scaling rule gives for a batch size.
+    """Print the hyper-parameters for a batch size.
 
     Example: stampede scale --recipe criteo --batch-size 131072
     """
@@ -38,7 +38,7 @@ def scale(
         "warmup_epochs": scaled.warmup_epochs,
     }
     if scaled.exceptions:
-        say(describe_exceptions(scaled.exceptions))
+        say(describe_exceptions(scaled.exceptions, batch_size=scaled.batch_size))
     if json:
         print_json(values)
         return

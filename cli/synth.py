@@ -19,7 +19,7 @@ def synth(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Write a synthetic log with the shape of a real one and planted effects.
+    """Write a synthetic log in the shape of a real one.
 
     Example: stampede synth criteo --rows 1000000 --out train.txt
     """

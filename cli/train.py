@@ -15,20 +15,28 @@ def train(
     out: Annotated[Path, typer.Option(help="Folder of the run to make.")],
     recipe: Annotated[
         str | None,
-        typer.Option(help="criteo, avazu, small or a TOML file: values for the options below. [by the log]"),
+        typer.Option(
+            help="criteo, avazu, small or a TOML file: values for the options below. [by log or size]"
+        ),
     ] = None,
     model: Annotated[
-        Literal["wide-deep", "deepfm", "dcn", "dcn-v2", "dcn-v2-mix"] | None, typer.Option(help="The model.")
+        Literal["wide-deep", "deepfm", "dcn", "dcn-v2", "dcn-v2-mix"] | None,
+        typer.Option(help="The model. [the recipe's]"),
     ] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Rows a step.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the training rows.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows per step. [the recipe's]")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the training rows. [the recipe's]")] = None,
     patience: Annotated[
-        int | None, typer.Option(help="Epochs without a better valid AUC before the run stops; 0 for never.")
+        int | None,
+        typer.Option(
+            help="Epochs without a better valid AUC before the run stops; 0 for never. [the recipe's]"
+        ),
     ] = None,
     max_steps: Annotated[int | None, typer.Option(help="Steps after which the run stops.")] = None,
     rule: Annotated[
         Literal["none", "sqrt", "linear", "n2-lambda", "cowclip"] | None,
-        typer.Option(help="How rates and L2 follow the batch size; a value given below is taken as it is."),
+        typer.Option(
+            help="How rates and L2 follow the batch size; values given below are not scaled. [the recipe's]"
+        ),
     ] = None,
     optimizer: Annotated[
         Literal["adam", "cowclip"] | None, typer.Option(help="cowclip is adam with --clip cowclip.")
@@ -36,8 +44,10 @@ def train(
     clip: Annotated[
         Literal["none", "cowclip"] | None, typer.Option(help="How embedding gradients are clipped.")
     ] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Of the dense weights.")] = None,
-    embedding_learning_rate: Annotated[float | None, typer.Option(help="Of the embedding tables.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Learning rate of the dense weights.")] = None,
+    embedding_learning_rate: Annotated[
+        float | None, typer.Option(help="Learning rate of the embedding tables.")
+    ] = None,
     l2: Annotated[float | None, typer.Option(help="L2 strength on the embedding tables.")] = None,
     l2_cross: Annotated[float | None, typer.Option(help="L2 strength on the cross layers of DCN.")] = None,
     ratio: Annotated[float | None, typer.Option(help="r of CowClip.")] = None,
@@ -48,15 +58,19 @@ def train(
     ema_decay: Annotated[
         float | None, typer.Option(help="Decay of the running mean of the weights that is kept; 0 for none.")
     ] = None,
-    embedding_dim: Annotated[int | None, typer.Option(help="Values of an embedding.")] = None,
-    init_std: Annotated[float | None, typer.Option(help="Deviation of the embeddings' first values.")] = None,
+    embedding_dim: Annotated[int | None, typer.Option(help="Width of an embedding.")] = None,
+    init_std: Annotated[
+        float | None, typer.Option(help="Standard deviation of the initial embeddings.")
+    ] = None,
     hidden: Annotated[str | None, typer.Option(help="Widths of the MLP, such as 400,400,400.")] = None,
     cross_layers: Annotated[int | None, typer.Option(help="Cross layers of DCN.")] = None,
     low_rank: Annotated[int | None, typer.Option(help="Rank of the experts of dcn-v2-mix.")] = None,
     experts: Annotated[int | None, typer.Option(help="Experts of dcn-v2-mix.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the first weights and the shuffle.")] = None,
-    device: Annotated[Literal["auto", "cpu", "cuda"] | None, typer.Option(help="Where it runs.")] = None,
-    threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the weights and the shuffle. [0]")] = None,
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"] | None, typer.Option(help="Where it runs. [auto]")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads. [as many as torch takes]")] = None,
     force: Force = False,
     json: Json = False,
     debug: Debug = False,
@@ -123,9 +137,12 @@ def train(
             [(name, number(m.auc), number(m.logloss), f"{m.rows:,}") for name, m in splits],
         )
     typer.echo(
-        f"{config.model}, batch {config.batch_size:,}: best epoch {result.best_epoch}, "
-        f"{result.steps:,} steps, {result.samples_per_second:,.0f} samples/s, {result.seconds:.1f} s; {out}"
+        f"{config.model}, batch {config.batch_size:,}: best epoch {result.best_epoch} of {result.epochs}, "
+        f"{result.steps:,} steps, {result.samples_per_second:,.0f} rows/s, {result.seconds:.1f} s"
     )
+    if result.valid is not None and result.best_epoch == result.epochs == config.epochs > 1:
+        typer.echo("the last epoch was the best: more --epochs may do better")
+    typer.echo(out)
 
 
 def _document(metrics: Any) -> dict[str, float | None] | None:

@@ -15,7 +15,8 @@ def transform(
         Path, typer.Argument(help="Folder whose vocabularies and statistics are used.")
     ],
     inputs: Annotated[
-        list[str], typer.Argument(help="Raw files or quoted glob patterns, with or without labels.")
+        list[str],
+        typer.Argument(metavar="FILES...", help="Raw files or quoted glob patterns, with or without labels."),
     ],
     out: Annotated[Path, typer.Option(help="File to write: .parquet, with the columns of a dataset's part.")],
     no_counts: Annotated[
@@ -25,7 +26,9 @@ def transform(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Encode raw rows as training saw them: one row out for each row in, in order.
+    """Encode raw rows as training saw them.
+
+    The result has one row for each input row, in order.
 
     Example: stampede transform data/criteo new_rows.txt --out encoded.parquet
     """

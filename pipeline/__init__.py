@@ -1,7 +1,8 @@
 """Raw click logs -> a frequency-annotated dataset.
 
 The data flows one way: ``sources`` -> ``scan`` -> ``rows`` -> ``spool`` -> ``split`` -> ``vocabulary`` and
-``dense`` -> ``encode`` -> ``dataset``; :mod:`stampede.pipeline.plan` is the plan that joins them.
+``dense`` -> ``encode`` -> ``dataset``; :mod:`stampede.pipeline.plan` is the plan that joins them. From the
+spool on an engine computes (:mod:`stampede.pipeline.engine`), and each gives the same dataset.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ if __name__ != "stampede.pipeline":
 if TYPE_CHECKING:
     from stampede.pipeline.dataset import Dataset, DenseMode, SplitRule
     from stampede.pipeline.encode import Encoder
-    from stampede.pipeline.plan import PrepareOptions, prepare
+    from stampede.pipeline.options import PrepareOptions
+    from stampede.pipeline.plan import prepare
     from stampede.pipeline.schema import Schema
 
 __all__ = ["Dataset", "DenseMode", "Encoder", "PrepareOptions", "Schema", "SplitRule", "prepare"]
@@ -24,7 +26,7 @@ _HOMES = {
     "DenseMode": "dataset",
     "SplitRule": "dataset",
     "Encoder": "encode",
-    "PrepareOptions": "plan",
+    "PrepareOptions": "options",
     "prepare": "plan",
     "Schema": "schema",
 }

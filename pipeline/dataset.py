@@ -78,9 +78,13 @@ class FieldInfo(_Record):
 
 
 class DenseInfo(_Record):
-    """Statistics of a dense feature over the fitted rows, null counted as 0, before any transform."""
+    """Statistics of a dense feature over the fitted rows, before any transform; float64.
+
+    ``null`` of the rows are empty; they count as 0 in the rest.
+    """
 
     name: str
+    null: int
     minimum: float
     maximum: float
     mean: float | None = None

@@ -39,14 +39,18 @@ def fit_dense(rows: pl.LazyFrame, names: Sequence[str], *, mode: DenseMode) -> t
         return ()
     columns = {name: pl.col(name).fill_null(0.0) for name in names}
     bounds = rows.select(
+        *[pl.col(name).null_count().alias(f"{name}.null") for name in names],
         *[value.min().alias(f"{name}.min") for name, value in columns.items()],
         *[value.max().alias(f"{name}.max") for name, value in columns.items()],
     ).collect(engine="streaming").row(0, named=True)  # fmt: skip
     # Which of -0.0 and 0.0 is the smaller depends on their order: adding 0.0 makes both the latter.
     lowest = {name: float(bounds[f"{name}.min"]) + 0.0 for name in names}
     highest = {name: float(bounds[f"{name}.max"]) + 0.0 for name in names}
+    infos = [
+        DenseInfo(name=n, null=bounds[f"{n}.null"], minimum=lowest[n], maximum=highest[n]) for n in names
+    ]
     if mode != DenseMode.STANDARD:
-        return tuple(DenseInfo(name=n, minimum=lowest[n], maximum=highest[n]) for n in names)
+        return tuple(infos)
 
     largest = {name: max(abs(lowest[name]), abs(highest[name])) for name in names}
     means = {name: float(mean) for name, mean in _exact_means(rows, columns, largest).items()}
@@ -54,8 +58,8 @@ def fit_dense(rows: pl.LazyFrame, names: Sequence[str], *, mode: DenseMode) -> t
     widest = {n: max((lowest[n] - means[n]) ** 2, (highest[n] - means[n]) ** 2) for n in names}
     variances = _exact_means(rows, squares, widest)
     return tuple(
-        DenseInfo(name=n, minimum=lowest[n], maximum=highest[n], mean=means[n], std=math.sqrt(variances[n]))
-        for n in names
+        info.model_copy(update={"mean": means[info.name], "std": math.sqrt(variances[info.name])})
+        for info in infos
     )
 
 

@@ -83,6 +83,13 @@ class Encoder:
         """Names of the float32 columns of an encoded row, in order."""
         return dense_columns(self.dense, self.dense_mode, null_flags=self.dense_null_flag)
 
+    def columns(self, *, counts: bool) -> list[str]:
+        """Names of the columns of an encoded row, in order, after the label."""
+        columns = list(self.dense_columns)
+        for name in self.vocabularies:
+            columns += [name, f"{name}_count"] if counts else [name]
+        return columns
+
     def save(self, folder: Path, origin: DatasetOrigin) -> None:
         """Write ``encoder.json`` and ``vocab/`` into the folder of a run."""
         spec = EncoderFile(
@@ -107,23 +114,19 @@ class Encoder:
         keep:
             Columns of ``rows`` that are handed on as they are, such as ``label``.
         """
-        columns = list(keep)
         dense: list[pl.Expr] = []
         if self.dense_mode != DenseMode.LOG_BUCKET:
             dense = [transform_dense(info, mode=self.dense_mode) for info in self.dense]
             if self.dense_null_flag:
                 dense += [null_flag(info.name) for info in self.dense]
-        columns += [expression.meta.output_name() for expression in dense]
-
         ids, id_counts = [], []
         for name, value in field_values(self.schema, self.dense_mode).items():
             vocabulary = self.vocabularies[name]
             ids.append(vocabulary.ids(value).alias(name))
-            columns.append(name)
             if counts:
                 id_counts.append(vocabulary.counts_of(pl.col(name)).alias(f"{name}_count"))
-                columns.append(f"{name}_count")
-        return rows.select(*keep, *dense, *ids).with_columns(id_counts).select(columns)
+        encoded = rows.select(*keep, *dense, *ids).with_columns(id_counts)
+        return encoded.select(*keep, *self.columns(counts=counts))
 
 
 def _present(file: Path) -> Path:

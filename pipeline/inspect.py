@@ -53,7 +53,7 @@ class FieldSummary:
 def summarise_fields(dataset: Dataset) -> list[FieldSummary]:
     """Summarise every categorical field of a dataset."""
     unseen: dict[str, float] = {}
-    if "test" in dataset.rows and not dataset.manifest.hash_buckets:
+    if dataset.fields and "test" in dataset.rows and not dataset.manifest.hash_buckets:
         share = (pl.col(dataset.fields) == UNSEEN_ID).mean()
         unseen = dataset.scan("test").select(share).collect(engine="streaming").row(0, named=True)
     return [

@@ -1,16 +1,14 @@
-"""The plan: raw click logs -> spool -> split -> vocabularies and statistics -> encoded parts -> dataset."""
+"""The plan: raw click logs -> spool -> split -> an engine's vocabularies, statistics and parts -> dataset."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import polars as pl
 
-from stampede import ConfigError, InputError
+from stampede import InputError
 from stampede.pipeline.dataset import (
     LABEL,
     MANIFEST,
@@ -20,76 +18,21 @@ from stampede.pipeline.dataset import (
     UNSEEN_ID,
     VOCABULARY_FOLDER,
     Dataset,
-    DenseMode,
     FieldInfo,
     Manifest,
     PartInfo,
     Split,
     SplitInfo,
-    SplitRule,
 )
-from stampede.pipeline.dense import fit_dense
-from stampede.pipeline.encode import Encoder, field_values
+from stampede.pipeline.encode import Encoder
+from stampede.pipeline.engine import EngineName, Job, engine_named, part_name
+from stampede.pipeline.options import PrepareOptions
 from stampede.pipeline.progress import Progress, Silent
 from stampede.pipeline.publish import building
 from stampede.pipeline.schema import Schema
 from stampede.pipeline.sources import resolve_inputs
-from stampede.pipeline.split import SPLIT, check_fractions, check_splits, split_of_row
-from stampede.pipeline.spool import BadRows, write_spool
-from stampede.pipeline.vocabulary import Vocabulary, count_values
-
-ROWS_PER_GROUP = 1 << 18
-
-
-@dataclass(frozen=True)
-class PrepareOptions:
-    """Everything that decides what a dataset holds, the input excepted.
-
-    Attributes
-    ----------
-    split:
-        How rows are divided.
-    min_count, max_size, hash_buckets:
-        Which values of a field get an id of their own; see :class:`stampede.pipeline.vocabulary.Vocabulary`.
-    dense_mode, dense_null_flag:
-        How dense features become model inputs, and whether a 0/1 column says where each was empty.
-    fit_on:
-        Rows that vocabularies and statistics come from. ``all`` lets test rows leak into them.
-    counts:
-        Whether parts hold the count of each id.
-    bad_rows:
-        Whether a row that cannot be used stops the job or is left out and listed.
-    """
-
-    split: SplitRule = field(default_factory=SplitRule)
-    min_count: int = 2
-    max_size: int | None = None
-    hash_buckets: int = 0
-    dense_mode: DenseMode = DenseMode.LOG
-    dense_null_flag: bool = False
-    fit_on: Literal["train", "all"] = "train"
-    counts: bool = True
-    bad_rows: BadRows = "stop"
-
-    def __post_init__(self) -> None:
-        check_fractions(self.split)
-        for flag, value, known in (
-            ("--fit-on", self.fit_on, ("train", "all")),
-            ("--bad-rows", self.bad_rows, ("stop", "skip")),
-            ("--dense", self.dense_mode, tuple(DenseMode)),
-        ):
-            if value not in known:
-                raise ConfigError(f"{flag} {value}: choose {' or '.join(known)}")
-        if self.min_count < 1:
-            raise ConfigError(f"--min-count {self.min_count}: it must be 1 or more")
-        if self.max_size is not None and self.max_size < 1:
-            raise ConfigError(f"--max-size {self.max_size}: it must be 1 or more")
-        if self.hash_buckets < 0:
-            raise ConfigError(f"--hash-buckets {self.hash_buckets}: it must be 0 or more")
-        if self.dense_null_flag and self.dense_mode == DenseMode.LOG_BUCKET:
-            raise ConfigError(
-                "--dense-null-flag with --dense log-bucket: there an empty feature has an id of its own"
-            )
+from stampede.pipeline.split import SPLIT, check_splits, split_of_row
+from stampede.pipeline.spool import write_spool
 
 
 def prepare(
@@ -98,6 +41,7 @@ def prepare(
     out: str | Path,
     *,
     options: PrepareOptions | None = None,
+    engine: EngineName = "polars",
     force: bool = False,
     progress: Progress | None = None,
 ) -> Dataset:
@@ -111,6 +55,8 @@ def prepare(
         Files or glob patterns, read as one log in order.
     out:
         The folder to make. It appears whole or not at all.
+    engine:
+        What computes it; the dataset is the same.
     force:
         Whether an existing dataset there is replaced.
 
@@ -122,6 +68,8 @@ def prepare(
         The options contradict each other or leave a split empty.
     DatasetError
         ``out`` exists or cannot be written.
+    DeviceError
+        The engine cannot run here.
 
     Example
     -------
@@ -131,6 +79,8 @@ def prepare(
     options = options or PrepareOptions()
     progress = progress or Silent()
     target = Path(out)
+    chosen = engine_named(engine)
+    chosen.check()
     with building(target, force=force, replaces=(MANIFEST, VOCABULARY_FOLDER)) as folder:
         files = resolve_inputs(inputs)
         spool_folder = folder / "spool"
@@ -140,19 +90,12 @@ def prepare(
             raise _no_rows(files, spool.rejected)
         rows = spool.scan()
         rows = rows.with_columns(split_of_row(rows, options.split).alias(SPLIT))
-        counts = _count_splits(rows)
-        check_splits(counts, options.split)
+        sizes = _count_splits(rows)
+        check_splits(sizes, options.split)
 
-        progress.start("fit", None)
-        fitted = rows if options.fit_on == "all" else rows.filter(pl.col(SPLIT) == "train")
-        encoder = _fit(fitted, schema, options)
+        encoder = chosen.run(Job(schema, options, rows, sizes, folder), progress)
 
-        progress.start("encode", spool.rows)
-        splits = {
-            split: _write_split(folder, split, rows, encoder, options, progress)
-            for split in SPLITS
-            if counts.get(split)
-        }
+        splits = {split: _split_info(folder, split) for split in sizes}
         vocabulary_folder = folder / VOCABULARY_FOLDER
         vocabulary_folder.mkdir()
         for name, vocabulary in encoder.vocabularies.items():
@@ -195,50 +138,17 @@ def _no_rows(files: Sequence[Path], rejected: pl.DataFrame) -> InputError:
 
 
 def _count_splits(rows: pl.LazyFrame) -> dict[Split, int]:
+    """Return the number of rows of each split that has any, in the order of SPLITS."""
     counted = rows.group_by(SPLIT).len().collect(engine="streaming")
-    return dict(zip(counted[SPLIT].cast(pl.String), counted["len"], strict=True))
+    sizes = dict(zip(counted[SPLIT].cast(pl.String), counted["len"], strict=True))
+    return {split: sizes[split] for split in SPLITS if split in sizes}
 
 
-def _fit(rows: pl.LazyFrame, schema: Schema, options: PrepareOptions) -> Encoder:
-    counted = count_values(rows, field_values(schema, options.dense_mode))
-    vocabularies = {
-        name: Vocabulary.build(
-            frame,
-            min_count=options.min_count,
-            max_size=options.max_size,
-            hash_buckets=options.hash_buckets,
-        )
-        for name, frame in counted.items()
-    }
-    dense = fit_dense(rows, schema.dense, mode=options.dense_mode)
-    return Encoder(schema, options.dense_mode, options.dense_null_flag, dense, vocabularies)
-
-
-def _write_split(
-    folder: Path,
-    split: Split,
-    rows: pl.LazyFrame,
-    encoder: Encoder,
-    options: PrepareOptions,
-    progress: Progress,
-) -> SplitInfo:
-    """Encode the rows of one split into its folder."""
-
-    def count(labels: pl.Series) -> pl.Series:
-        progress.advance(len(labels))
-        return labels
-
-    name = f"{split}/part-00000.parquet"
-    file = folder / name
-    file.parent.mkdir()
-    selected = rows.filter(pl.col(SPLIT) == split)
-    encoded = encoder.encode(selected, counts=options.counts, keep=(LABEL,))
-    counted = pl.col(LABEL).map_batches(count, return_dtype=pl.Int8, is_elementwise=True)
-    encoded.with_columns(counted).sink_parquet(file, compression="zstd", row_group_size=ROWS_PER_GROUP)
-    written = pl.scan_parquet(file, glob=False).select(pl.len(), pl.col(LABEL).sum().cast(pl.Int64))
+def _split_info(folder: Path, split: Split) -> SplitInfo:
+    name = part_name(split)
+    written = pl.scan_parquet(folder / name, glob=False).select(pl.len(), pl.col(LABEL).sum().cast(pl.Int64))
     total, clicks = written.collect(engine="streaming").row(0)
-    part = PartInfo(path=name, rows=total)
-    return SplitInfo(rows=total, click_rate=clicks / total, files=(part,))
+    return SplitInfo(rows=total, click_rate=clicks / total, files=(PartInfo(path=name, rows=total),))
 
 
 def _field_infos(

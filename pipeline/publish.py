@@ -56,6 +56,8 @@ def building(target: Path, *, force: bool = False, replaces: Sequence[str] = ())
         ``target`` exists and may not be replaced, or it cannot be written.
     """
     target = target.absolute()
+    if not target.name:
+        raise DatasetError(f"{target} cannot be the dataset's folder: choose another --out")
     check_free(target, force=force, replaces=replaces)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from stampede import SchemaError
+from stampede import ConfigError, SchemaError
 
 PRESETS = ("criteo", "avazu")
 
@@ -145,6 +145,6 @@ class Schema(BaseModel):
         path = Path(preset_or_path)
         if path.suffix == ".toml" or path.is_file():
             return cls.load(path)
-        raise SchemaError(
+        raise ConfigError(
             f"{preset_or_path!r} is neither a preset ({', '.join(PRESETS)}) nor a TOML schema file"
         )

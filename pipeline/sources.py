@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import glob
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from stampede.pipeline.rawtext import numbered_lines, open_bytes, split_fields
 from stampede.pipeline.schema import Schema
 
 SNIFFED_LINES = 100
+SHOWN_COLUMNS = 10
+LABEL_TEXT = re.compile(r" *([-+]?[0-9.]+|true|false) *$", re.IGNORECASE)
 SEPARATORS = ("\t", ",", ";", "|")
 
 FOREIGN_ARCHIVES = {
@@ -175,21 +178,33 @@ def _first_lines(path: Path) -> Iterator[str]:
 
 
 def _guess_separator(lines: list[str], schema: Schema) -> str:
-    """Return the separator that gives most lines the schema's number of columns, else the commonest one."""
-    width = len(schema.columns)
+    """Return the separator that splits the lines best.
 
-    def fit(separator: str) -> tuple[int, int]:
+    That is the one under which the first line names most columns of the schema; then the one that gives most
+    lines the right number of fields, or nearly; then the commonest one.
+    """
+    width = len(schema.columns)
+    known = {name.casefold() for name in schema.columns}
+
+    def fit(separator: str) -> tuple[int, int, int, int]:
         counts = [line.count(separator) + 1 for line in lines]
-        return sum(abs(count - width) <= 1 for count in counts), sum(counts)
+        named = sum(name.strip(' "').casefold() in known for name in lines[0].split(separator))
+        exact = sum(count == width for count in counts)
+        near = sum(abs(count - width) <= 1 < count for count in counts)
+        return (named if named > 1 else 0), exact, near, sum(counts)
 
     return max(SEPARATORS, key=fit)
 
 
 def _looks_like_header(names: list[str], schema: Schema) -> bool:
-    if schema.label.casefold() in (name.casefold() for name in names):
-        return True  # no label has its own name
-    known = {name.casefold() for name in schema.columns}
-    return 2 * sum(name.casefold() in known for name in names) > min(len(names), len(known))
+    """Whether the first line names columns: most of those needed, or the label where no label can stand."""
+    folded = [name.casefold() for name in names]
+    needed = {name.casefold() for name in schema.needed}
+    if 2 * sum(name in needed for name in folded) > min(len(names), len(needed)):
+        return True
+    position = schema.columns.index(schema.label)
+    in_place = names[position : position + 1]
+    return schema.label.casefold() in folded and not any(LABEL_TEXT.match(text) for text in in_place)
 
 
 def _match_columns(
@@ -207,7 +222,9 @@ def _match_columns(
             lacking = (
                 "the file has no such column" if line is None else "the header does not name this column"
             )
-            reason = f"{lacking}: add it, or give a schema without it"
+            others = [name for name in columns if name not in known][:SHOWN_COLUMNS]
+            besides = f" (it has {', '.join(others)} besides)" if others else ""
+            reason = f"{lacking}{besides}: add it, or give a schema without it"
             raise InputError(reason, file=path, line=line, column=column)
     return columns
 

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import polars as pl
 
-from stampede import ConfigError
+from stampede import ConfigError, InputError
 from stampede.pipeline.dataset import SPLITS, Split, SplitRule
 from stampede.pipeline.rows import HOUR
 from stampede.pipeline.spool import ROW
@@ -106,7 +106,7 @@ def _split_by_time(rows: pl.LazyFrame, rule: SplitRule) -> pl.Expr:
         held = 0
         while held < Fraction(str(fraction)) * total:
             if len(units) == 1:
-                raise ConfigError(
+                raise InputError(
                     f"--{split}-fraction {fraction} of {total} rows leaves no {rule.time_unit} to train: "
                     f"the rows span {sizes.height}; take a smaller fraction or another split"
                 )
@@ -122,7 +122,7 @@ def check_splits(counts: dict[Split, int], rule: SplitRule) -> None:
 
     Raises
     ------
-    ConfigError
+    InputError
         Names the fraction that gave no row.
     """
     total = sum(counts.values())
@@ -132,9 +132,9 @@ def check_splits(counts: dict[Split, int], rule: SplitRule) -> None:
     )
     for split, fraction in requested:
         if fraction > 0 and counts.get(split, 0) == 0:
-            raise ConfigError(
+            raise InputError(
                 f"--{split}-fraction {fraction} of {total} rows gives no {split} row: "
                 "take more rows or a larger fraction, or 0 to do without"
             )
     if counts.get("train", 0) == 0:
-        raise ConfigError(f"no row of {total} is left to train: take more rows or smaller fractions")
+        raise InputError(f"no row of {total} is left to train: take more rows or smaller fractions")

@@ -19,7 +19,7 @@ from stampede.pipeline.errors import READ_ERRORS, first_line
 from stampede.pipeline.publish import DiskFullError, disk_is_full
 from stampede.pipeline.rawtext import escape_invalid_utf8, numbered_lines
 from stampede.pipeline.rows import FAULT, GOOD, explain, parse_rows
-from stampede.pipeline.scan import LINE, TEXT, scan_source
+from stampede.pipeline.scan import LINE, TEXT, TOO_FEW, TOO_MANY, scan_source
 from stampede.pipeline.schema import Schema
 from stampede.pipeline.sources import Source, describe
 
@@ -152,7 +152,13 @@ class _Reader:
         if bad.height:
             line, code, text = bad.select(LINE, FAULT, TEXT).row(0)
             fault = explain(code, text, self.source, self.schema)
-            mend = "; mend the row, or leave such rows out with --bad-rows skip" if self.with_label else ""
+            mend = (
+                "; mend the row, or leave such rows out with --bad-rows skip"
+                if self.with_label
+                else "; mend the row"
+            )
+            if line == 1 and code in (TOO_FEW, TOO_MANY):
+                mend = f" (is it a {self.schema.name} log?){mend}"
             raise InputError(f"{fault.reason}{mend}", file=self.source.path, line=line, column=fault.column)
 
     def _explained(self, bad: pl.DataFrame) -> pl.DataFrame:

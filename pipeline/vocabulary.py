@@ -111,10 +111,7 @@ class Vocabulary:
 
     def counts_of(self, ids: pl.Expr) -> pl.Expr:
         """Int32 counts of the ids (Int32, none null) of an expression."""
-        counts = np.minimum(self.counts, np.iinfo(np.int32).max).astype(np.int32)
-        return ids.map_batches(
-            lambda batch: pl.Series(counts[batch.to_numpy()]), return_dtype=pl.Int32, is_elementwise=True
-        )
+        return look_up(ids, np.minimum(self.counts, np.iinfo(np.int32).max).astype(np.int32))
 
     def _bucket_ids(self, value: pl.Expr, known: pl.Expr) -> pl.Expr:
         first = FIRST_VALUE_ID + len(self.values)
@@ -126,6 +123,13 @@ class Vocabulary:
 
         unknown = pl.when(known.is_null()).then(value)
         return unknown.map_batches(hash_unknown, return_dtype=pl.Int32, is_elementwise=True)
+
+
+def look_up(ids: pl.Expr, table: npt.NDArray[np.int32]) -> pl.Expr:
+    """Int32 entries of a table at the ids (integers, none null) of an expression."""
+    return ids.map_batches(
+        lambda batch: pl.Series(table[batch.to_numpy()]), return_dtype=pl.Int32, is_elementwise=True
+    )
 
 
 def hash_bucket(values: pl.Series, buckets: int) -> Counts:

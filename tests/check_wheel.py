@@ -18,6 +18,7 @@ NEEDED = (
     "stampede/kernels/clip.py",
     "stampede/pipeline/presets/criteo.toml",
     "stampede/pipeline/presets/avazu.toml",
+    "stampede/pipeline/nvtabular_worker.py",
     "stampede/training/trainer.py",
     "stampede/workflows/recipes/criteo.toml",
     "stampede/workflows/recipes/avazu.toml",

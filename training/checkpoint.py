@@ -48,9 +48,9 @@ def save_checkpoint(
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
     try:
-        save_file(_plain(model.state_dict()), unfinished / "model.safetensors")
+        _save(_plain(model.state_dict()), unfinished / "model.safetensors")
         weights = {f"{WEIGHT}{name}": tensor for name, tensor in (training_weights or {}).items()}
-        save_file(_optimizer_tensors(optimizer) | _plain(weights), unfinished / "optimizer.safetensors")
+        _save(_optimizer_tensors(optimizer) | _plain(weights), unfinished / "optimizer.safetensors")
         document = {"format_version": FORMAT_VERSION, "step": step, **state}
         (unfinished / "state.json").write_text(json.dumps(document, indent=1) + "\n", "utf-8")
         shutil.rmtree(folder, ignore_errors=True)
@@ -138,6 +138,11 @@ def _optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
     return _plain(
         {f"{index}.{name}": value for index, values in state.items() for name, value in values.items()}
     )
+
+
+def _save(tensors: dict[str, Tensor], file: Path) -> None:
+    save_file(tensors, file)
+    file.chmod(file.parent.stat().st_mode & 0o666)  # safetensors lets only the owner read
 
 
 def _plain(tensors: dict[str, Any]) -> dict[str, Tensor]:

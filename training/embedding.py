@@ -176,6 +176,7 @@ class _CountRecord:
         self._pending: Tensor | None = None
         self._pass = -1
         self._gradient: weakref.ref[Tensor] | None = None
+        self._version = -1
         weight.register_post_accumulate_grad_hook(self._settle)  # type: ignore[no-untyped-call]
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
@@ -200,9 +201,12 @@ class _CountRecord:
             self._pending = self._pending + counts
             return
         if self.settled is not None and weight.grad is not None:
-            # Gradients accumulate, or zero_grad(set_to_none=False) has zeroed them: then .any() is false and
-            # the old counts fall away, without the host waiting for the device.
-            counts = self.settled.to(counts.device) * weight.grad.any() + counts
+            known = self.settled.to(counts.device)
+            if weight.grad._version != self._version:
+                # Changed since, scaled or zeroed in place: after zero_grad(set_to_none=False) .any() is false
+                # and the old counts fall away, without the host waiting for the device.
+                known = known * weight.grad.any()
+            counts = known + counts
         self._pass, self._pending = running, counts
 
     def _settle(self, weight: Tensor) -> None:
@@ -212,7 +216,9 @@ class _CountRecord:
         elif self._gradient is None or self._gradient() is not weight.grad:
             self.settled = None
         self._pending = None
-        self._gradient = None if weight.grad is None else weakref.ref(weight.grad)
+        self._gradient, self._version = None, -1
+        if weight.grad is not None:
+            self._gradient, self._version = weakref.ref(weight.grad), weight.grad._version
 
 
 class _Lookup(torch.autograd.Function):

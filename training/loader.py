@@ -120,6 +120,10 @@ def batch_of(frame: pl.DataFrame, *, dense_columns: Sequence[str], fields: Seque
 def _load(dataset: Dataset, split: Split, device: torch.device) -> Batch:
     frame = dataset.read(split, [LABEL, *dataset.dense_columns, *dataset.fields])
     batch = batch_of(frame, dense_columns=dataset.dense_columns, fields=dataset.fields)
+    if not bool(((batch.labels == 0) | (batch.labels == 1)).all()):
+        raise DatasetError(f"{dataset.path / split} has labels other than 0 and 1: prepare the dataset again")
+    if not bool(torch.isfinite(batch.dense).all()):
+        raise DatasetError(f"{dataset.path / split} has dense values that are not finite: prepare it again")
     try:
         check_ids(batch.ids, list(dataset.sizes.values()), names=dataset.fields)
     except InputError as error:

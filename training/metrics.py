@@ -238,7 +238,7 @@ def _check(labels: ArrayLike, scores: ArrayLike) -> tuple[Labels, Float64]:
         row = int(np.argmin(finite))
         raise StampedeError(
             f"{len(values) - int(finite.sum())} of {len(values)} scores are not finite (the first is "
-            f"{values[row]}, in row {row}): the weights have diverged, try a lower learning rate"
+            f"{values[row]}, in row {row}): training has diverged, lower the learning rates"
         )
     return clicked, values
 

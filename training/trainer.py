@@ -48,6 +48,7 @@ class TrainResult:
     valid: Metrics | None
     test: Metrics | None
     best_epoch: int
+    epochs: int
     steps: int
     samples_per_second: float
     seconds: float
@@ -146,6 +147,7 @@ class Trainer:
             valid=self.best_valid,
             test=test,
             best_epoch=self.best_epoch,
+            epochs=epoch,
             steps=self.step,
             samples_per_second=trained_rows / training_seconds,
             seconds=time.perf_counter() - started,
@@ -154,7 +156,10 @@ class Trainer:
     def _end_epoch(self, epoch: int) -> tuple[Metrics | None, Path]:
         """Evaluate and keep the weights of an epoch: their running mean, where there is one."""
         with self.average.applied() if self.average is not None else nullcontext() as training_weights:
-            valid = evaluate(self.model, self.valid) if self.valid is not None else None
+            try:
+                valid = evaluate(self.model, self.valid) if self.valid is not None else None
+            except StampedeError as error:
+                raise StampedeError(f"after step {self.step}, on the valid split: {error}") from error
             checkpoint = save_checkpoint(
                 self.run,
                 step=self.step,
@@ -178,24 +183,28 @@ class Trainer:
                 self.average.update()
             self.step += 1
             rows += len(batch)
-            loss = None
-            if self.step % STEPS_PER_LOG == 0:
-                loss = self._read_losses()
-                write(
-                    kind="step",
-                    epoch=epoch,
-                    step=self.step,
-                    cross_entropy=loss,
-                    regulariser=float(regulariser(self.optimizer.param_groups)),
-                    clipped_share=self.optimizer.clipped_share(),
-                    learning_rates=rates,
-                )
+            loss = self._log_step(epoch, rates, write) if self.step % STEPS_PER_LOG == 0 else None
             if self.observer is not None:
                 self.observer.rows_trained(len(batch), loss)
             if self._out_of_steps():
                 break
-        self._read_losses()
+        if self._losses:
+            self._log_step(epoch, rates, write)
         return rows
+
+    def _log_step(self, epoch: int, rates: dict[str, float], write: Callable[..., None]) -> float | None:
+        """Write a line on the steps since the last one; return their mean cross-entropy."""
+        loss = self._read_losses()
+        write(
+            kind="step",
+            epoch=epoch,
+            step=self.step,
+            cross_entropy=loss,
+            regulariser=float(regulariser(self.optimizer.param_groups)),
+            clipped_share=self.optimizer.clipped_share(),
+            learning_rates=rates,
+        )
+        return loss
 
     def _read_losses(self) -> float | None:
         """Return the mean loss of the steps since the last reading; stop the run where one is not finite.

@@ -131,6 +131,7 @@ def run_doctor(folder: Path | None = None) -> Report:
 
     place = ask("working folder", lambda: folder or Path.cwd(), ROOT)
     polars, polars_reason = _in_child("load_polars")
+    nvtabular, nvtabular_reason = _in_child("load_nvtabular")
     torch, torch_reason = _in_child("load_torch")
     driver = ask("driver", lambda: _driver(ROOT), None)
     gpus, driver_cuda, cuda_reason = _gpus(torch, torch_reason, driver)
@@ -152,7 +153,10 @@ def run_doctor(folder: Path | None = None) -> Report:
             folder=str(place),
             disk_free_bytes=ask("disk", lambda: shutil.disk_usage(place).free, None),
         ),
-        engines=(Choice("polars", polars is not None, True, polars_reason),),
+        engines=(
+            Choice("polars", polars is not None, True, polars_reason),
+            Choice("nvtabular", nvtabular is not None, False, nvtabular_reason),
+        ),
         devices=(
             Choice("cpu", torch is not None, not gpus, torch_reason),
             Choice("cuda", cuda_usable, bool(gpus), cuda_reason),
@@ -170,6 +174,14 @@ def load_polars() -> dict[str, Any]:
 
     polars.LazyFrame({"x": [1, 2]}).sum().collect(engine="streaming")
     return {"version": polars.__version__}
+
+
+def load_nvtabular() -> dict[str, Any]:
+    """Import NVTabular where the engine would, in a child process."""
+    from stampede.pipeline.engine import engine_named
+
+    engine_named("nvtabular").check()
+    return {}
 
 
 def load_torch() -> dict[str, Any]:
@@ -244,7 +256,12 @@ def answer(probe: str) -> None:
     """Print what a probe finds as JSON: the other end of a child process."""
     facts, reason = None, None
     try:
-        facts = {"load_polars": load_polars, "load_torch": load_torch, "load_gpus": load_gpus}[probe]()
+        facts = {
+            "load_polars": load_polars,
+            "load_nvtabular": load_nvtabular,
+            "load_torch": load_torch,
+            "load_gpus": load_gpus,
+        }[probe]()
     except Exception as error:
         reason = _first_line(error)
     print(json.dumps({"facts": facts, "reason": reason}))

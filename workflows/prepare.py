@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from stampede import ConfigError
 from stampede.pipeline import Dataset, DenseMode, PrepareOptions, Schema, SplitRule, prepare
+from stampede.pipeline.engine import EngineName
 from stampede.pipeline.progress import Progress
 from stampede.workflows.recipe import PrepareRecipe, Recipe
 
@@ -31,6 +32,7 @@ def run_prepare(
     recipe: str | None,
     given: dict[str, Any],
     force: bool,
+    engine: EngineName = "polars",
     progress: Progress | None = None,
 ) -> Prepared:
     """Prepare a dataset.
@@ -44,6 +46,8 @@ def run_prepare(
     given:
         Options that the user gave: names of :class:`PrepareOptions` and :class:`SplitRule`, ``split`` and
         ``dense`` for the rule and the mode.
+    engine:
+        What computes the dataset.
     """
     started = time.perf_counter()
     schema = Schema.named(preset_or_schema)
@@ -58,5 +62,5 @@ def run_prepare(
     except ValidationError as error:
         raise ConfigError.of_options(error) from error
     options = PrepareOptions(split=split, dense_mode=DenseMode(values.pop("dense")), **values)
-    dataset = prepare(schema, inputs, out, options=options, force=force, progress=progress)
+    dataset = prepare(schema, inputs, out, options=options, engine=engine, force=force, progress=progress)
     return Prepared(dataset, time.perf_counter() - started)

@@ -136,10 +136,12 @@ def scale_recipe(recipe: TrainRecipe, *, batch_size: int | None = None, rule: Ru
     )
 
 
-def describe_exceptions(exceptions: dict[str, tuple[float, float]]) -> str:
+def describe_exceptions(exceptions: dict[str, tuple[float, float]], *, batch_size: int) -> str:
     """Put the exceptions of a :class:`Scaled` into a line."""
-    changes = ", ".join(f"{name} {used:g} for {ruled:g}" for name, (ruled, used) in exceptions.items())
-    return f"the recipe makes an exception from the rule at this batch size: {changes}"
+    changes = ", ".join(
+        f"{name} to {used:g} (the rule gives {ruled:g})" for name, (ruled, used) in exceptions.items()
+    )
+    return f"at batch size {batch_size:,} the recipe makes an exception: it sets {changes}"
 
 
 def configure(

@@ -21,7 +21,7 @@ from stampede.pipeline.dataset import Dataset
 from stampede.pipeline.encode import DatasetOrigin, Encoder
 from stampede.pipeline.errors import first_line
 from stampede.training.build import model_of
-from stampede.training.checkpoint import load_best
+from stampede.training.checkpoint import BEST, load_best
 from stampede.training.config import Device, TrainConfig
 from stampede.training.device import resolve_device, set_threads
 from stampede.training.models import CTRModel
@@ -50,6 +50,10 @@ class Run:
         if not os.path.lexists(path):
             return
         if not force:
+            if (path / CONFIG).is_file() and not os.path.lexists(path / BEST):
+                raise CheckpointError(
+                    f"{path} is an unfinished run: replace it with --force, or choose another --out"
+                )
             raise CheckpointError(f"{path} exists: choose another --out, or replace it with --force")
         if not (path / CONFIG).is_file() and (not path.is_dir() or any(path.iterdir())):
             raise CheckpointError(
@@ -134,6 +138,10 @@ class Run:
         CheckpointError
             Another dataset lies there now.
         """
+        if not Path(self.origin.path).exists():
+            raise CheckpointError(
+                f"the dataset of {self.path} is no longer at {self.origin.path}: name its place with --data"
+            )
         dataset = Dataset.open(self.origin.path)
         if dataset.fingerprint != self.origin.fingerprint:
             raise CheckpointError(

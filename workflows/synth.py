@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from stampede import StampedeError
 from stampede.pipeline.progress import Progress, Silent
 from stampede.pipeline.synth import SynthResult, synthesise
 from stampede.workflows.files import check_free
@@ -28,5 +29,9 @@ def run_synth(
     """
     progress = progress or Silent()
     check_free(out, force=force)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StampedeError(f"cannot write {out}: {error.strerror}") from error
     progress.start("synth", rows)
     return synthesise(preset, out, rows=rows, seed=seed, progress=progress.advance)

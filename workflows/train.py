@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from stampede import ConfigError
 from stampede.pipeline import Dataset
 from stampede.training.config import TrainConfig
 from stampede.training.device import resolve_device, set_threads
@@ -39,13 +40,18 @@ def run_train(
     """
     Run.check_free(out, force=force)
     dataset = Dataset.open(dataset_path)
+    if not dataset.fields:
+        raise ConfigError(
+            f"{dataset.path} has no categorical field, and models need one: "
+            "prepare it with --dense log-bucket, which makes categories of numbers"
+        )
     chosen = recipe or _recipe_for(dataset, say)
     loaded = Recipe.named(chosen)
     config, exceptions = configure(loaded.train, given)
     device = resolve_device(config.device)
     if exceptions:
-        say(describe_exceptions(exceptions))
-    if dataset.manifest.dense_mode != loaded.prepare.dense:
+        say(describe_exceptions(exceptions, batch_size=config.batch_size))
+    if dataset.manifest.dense and dataset.manifest.dense_mode != loaded.prepare.dense:
         say(
             f"the dataset was prepared with --dense {dataset.manifest.dense_mode}, the recipe {chosen} "
             f"is meant for {loaded.prepare.dense}"
@@ -58,10 +64,11 @@ def run_train(
 
 
 def _recipe_for(dataset: Dataset, say: Callable[[str], None]) -> str:
-    log = dataset.manifest.log.name
+    """Return the recipe named like the dataset's log, else one by its size."""
+    log, rows = dataset.manifest.log.name, dataset.rows["train"]
     if log in RECIPES:
+        say(f"took the recipe {log}, named like the log; choose another with --recipe")
         return log
-    rows = dataset.rows["train"]
     recipe = "small" if rows < SMALL_BELOW_ROWS else "criteo"
-    say(f"no recipe is named {log}: took {recipe} for {rows:,} training rows; choose with --recipe")
+    say(f"took the recipe {recipe} for {rows:,} training rows; choose another with --recipe")
     return recipe

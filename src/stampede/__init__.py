@@ -13,7 +13,7 @@ Every error that a user can cause is a :class:`StampedeError` with a one-line me
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -38,9 +38,7 @@ class StampedeError(Exception):
     @classmethod
     def of_validation(cls, error: ValidationError, where: str, *, mend: str = "") -> Self:
         """Return the first fault of a pydantic validation in one line: ``WHERE: key KEY: fault; MEND``."""
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        fault = first["msg"].removeprefix("Value error, ")
+        key, fault, _ = _first_fault(error)
         line = ": ".join(part for part in (where, f"key {key}" if key else "", fault) if part)
         return cls(f"{line}; {mend}" if mend else line)
 
@@ -55,12 +53,8 @@ class ConfigError(StampedeError):
     @classmethod
     def of_options(cls, error: ValidationError) -> Self:
         """Return the first fault of values that a user gave as options: ``--OPTION VALUE: what is wrong``."""
-        first = error.errors()[0]
-        message = first["msg"].removeprefix("Value error, ")
-        if not first["loc"]:
-            return cls(message)
-        option = str(first["loc"][0]).replace("_", "-")
-        return cls(f"--{option} {first['input']}: {message[0].lower()}{message[1:]}")
+        key, fault, value = _first_fault(error)
+        return cls(f"--{key.replace('_', '-')} {value}: {fault}" if key else fault)
 
 
 class DatasetError(StampedeError):
@@ -107,3 +101,23 @@ class InputError(StampedeError):
         self.file = None if file is None else str(file)
         self.line = line
         self.column = column
+
+
+def _first_fault(error: ValidationError) -> tuple[str, str, Any]:
+    """Return key, fault in plain words, and value; an unknown key first, since it explains others."""
+    faults = sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
+    first = faults[0]
+    words = {
+        "extra_forbidden": "there is no such key",
+        "missing": "it is required",
+        "tuple_type": "it must be a list",
+        "int_parsing": "not a whole number",
+        "int_type": "not a whole number",
+        "int_from_float": "not a whole number",
+        "float_parsing": "not a number",
+        "float_type": "not a number",
+        "finite_number": "not a finite number",
+    }
+    plain = first["msg"].removeprefix("Value error, ").replace("Input should", "it must", 1)
+    key = ".".join(str(part) for part in first["loc"])
+    return key, words.get(first["type"], plain), first["input"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -132,7 +133,6 @@ class TestPrepare:
             ("--test-fraction", "0.6", "--valid-fraction", "0.6"),
             ("--test-fraction", "-0.1"),
             ("--min-count", "0"),
-            ("--split", "time"),
             ("--split", "alphabetical"),
             ("--dense", "log-bucket", "--dense-null-flag"),
             ("--no-such-flag",),
@@ -148,6 +148,28 @@ class TestPrepare:
         assert not (tmp_path / "ds").exists()
 
 
+DIRTY = Path(__file__).parents[1] / "data" / "dirty"
+EXPECTED = json.loads((DIRTY / "expected.json").read_text())
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_hostile_files_end_with_the_code_that_is_expected(
+    stampede: Command, tmp_path: Path, name: str
+) -> None:
+    expected = EXPECTED[name]
+
+    answer = stampede("prepare", expected["preset"], DIRTY / name, "--out", tmp_path / "ds", "--json")
+
+    codes = expected["exit"] if isinstance(expected["exit"], list) else [expected["exit"]]
+    assert answer.code in codes
+    if answer.code == 0 and "rows" in expected:
+        assert sum(answer.json["rows"].values()) == expected["rows"]
+    if "line" in expected:
+        assert f"line {expected['line']}" in answer.err
+    if "column" in expected:
+        assert f"column {expected['column']}" in answer.err
+
+
 def test_inspect_shows_each_field_and_the_splits(stampede: Command, small_dataset: Path) -> None:
     table = stampede("inspect", small_dataset).out
     document = stampede("inspect", small_dataset, "--json").json
@@ -159,6 +181,21 @@ def test_inspect_shows_each_field_and_the_splits(stampede: Command, small_datase
     assert 0 < field["null_share"] < 1
     assert 0 < field["unseen_share_of_test"] < 1
     assert field["ids_for_90_percent"] <= field["size"]
+
+
+def test_a_log_of_numbers_alone_is_prepared_and_inspected_but_not_trained(
+    stampede: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "n.toml").write_text('label = "y"\ndense = ["a"]\n')
+    (tmp_path / "n.csv").write_text("y,a\n" + "0,1\n1,2\n" * 20)
+    data = tmp_path / "ds"
+
+    prepared = stampede("prepare", tmp_path / "n.toml", tmp_path / "n.csv", "--out", data)
+    inspected = stampede("inspect", data)
+    trained = stampede("train", data, "--out", tmp_path / "run")
+
+    assert (prepared.code, inspected.code, trained.code) == (0, 0, 2)
+    assert "--dense log-bucket" in trained.err
 
 
 class TestTrainEvaluatePredict:
@@ -381,7 +418,7 @@ def test_synth_writes_rows_that_prepare_reads(stampede: Command, tmp_path: Path)
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_job_cleanly(tmp_path: Path, small_log: Path, signum: signal.Signals) -> None:
     log = tmp_path / "log.tsv"
-    log.write_text(small_log.read_text() * 200)
+    log.write_text(small_log.read_text() * 600)
     command = [sys.executable, "-m", "stampede", "prepare", "criteo", str(log), "--out", str(tmp_path / "ds")]
 
     job = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

@@ -63,6 +63,8 @@ def permuted(text: bytes, order: Sequence[int]) -> bytes:
 
 WIDER = b"y,n,m,a,b,id\n" + CSV.replace(b"\n", b",7\n")
 
+NOTHING = gzip.compress(b"", mtime=0)
+
 WRITTEN: dict[str, bytes] = {
     "CRLF": TSV.replace(b"\n", b"\r\n"),
     "CRLF and LF mixed": TSV.replace(b"\n", b"\r\n", 7),
@@ -89,10 +91,10 @@ WRITTEN: dict[str, bytes] = {
     "columns that are not used": permuted(WIDER, [5, 3, 1, 5, 4, 0, 2]),
     "a column that is not used, its name has a separator": HEADER.replace(b"\n", b',"x,z"\n')
     + CSV.replace(b"\n", b",7\n"),
-    "gzip": gzip.compress(TSV),
-    "gzip of two members": gzip.compress(TSV[:500]) + gzip.compress(TSV[500:]),
-    "gzip with an empty member": gzip.compress(b"") + gzip.compress(TSV) + gzip.compress(b""),
-    "gzip of a CSV with a byte order mark and a header": gzip.compress(BOM + HEADER + CSV),
+    "gzip": gzip.compress(TSV, mtime=0),
+    "gzip of two members": gzip.compress(TSV[:500], mtime=0) + gzip.compress(TSV[500:], mtime=0),
+    "gzip with an empty member": NOTHING + gzip.compress(TSV, mtime=0) + NOTHING,
+    "gzip of a CSV with a byte order mark and a header": gzip.compress(BOM + HEADER + CSV, mtime=0),
     "zstd": zstandard.compress(TSV),
     "zstd of two frames": zstandard.compress(TSV[:500]) + zstandard.compress(TSV[500:]),
 }  # fmt: skip
@@ -188,7 +190,7 @@ def test_names_with_wildcard_characters_are_taken_as_they_are(plain: Dataset, tm
 
 
 def test_empty_files_among_others_add_no_row(plain: Dataset, tmp_path: Path) -> None:
-    contents = [b"", TSV[: TSV.index(b"\n") + 1], b"\n  \n", HEADER, gzip.compress(b""), BOM]
+    contents = [b"", TSV[: TSV.index(b"\n") + 1], b"\n  \n", HEADER, NOTHING, BOM]
     contents += [TSV[TSV.index(b"\n") + 1 :], zstandard.compress(b""), b"\n"]
     files = [tmp_path / f"{number}.tsv" for number in range(len(contents))]
     for file, content in zip(files, contents, strict=True):
@@ -197,9 +199,7 @@ def test_empty_files_among_others_add_no_row(plain: Dataset, tmp_path: Path) -> 
     assert_same_dataset(from_files(tmp_path, files), plain)
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"\n", b"  \r\n\n", BOM, HEADER, HEADER * 1 + b"\n", gzip.compress(b"")]
-)
+@pytest.mark.parametrize("content", [b"", b"\n", b"  \r\n\n", BOM, HEADER, HEADER * 1 + b"\n", NOTHING])
 def test_a_log_without_a_row_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(content)
 
@@ -221,12 +221,15 @@ def flipped(content: bytes) -> bytes:
 
 
 UNREADABLE: dict[str, tuple[bytes, str]] = {
-    "gzip cut in the middle": (gzip.compress(LARGE)[:-20_000], "damaged or truncated archive"),
-    "gzip without its last bytes": (gzip.compress(LARGE)[:-4], "damaged or truncated archive"),
+    "gzip cut in the middle": (gzip.compress(LARGE, mtime=0)[:-20_000], "damaged or truncated archive"),
+    "gzip without its last bytes": (gzip.compress(LARGE, mtime=0)[:-4], "damaged or truncated archive"),
     "gzip of the magic number alone": (b"\x1f\x8b", "damaged or truncated archive"),
-    "gzip with a wrong check sum": (gzip.compress(TSV)[:-8] + bytes(8), "damaged or truncated archive"),
-    "gzip damaged in the middle": (flipped(gzip.compress(LARGE)), "damaged or truncated archive"),
-    "gzip followed by other bytes": (gzip.compress(TSV) + b"more", "damaged or truncated archive"),
+    "gzip with a wrong check sum": (
+        gzip.compress(TSV, mtime=0)[:-8] + bytes(8),
+        "damaged or truncated archive",
+    ),
+    "gzip damaged in the middle": (flipped(gzip.compress(LARGE, mtime=0)), "damaged or truncated archive"),
+    "gzip followed by other bytes": (gzip.compress(TSV, mtime=0) + b"more", "damaged or truncated archive"),
     "zstd cut in the middle": (zstandard.compress(LARGE)[:-20_000], "damaged or truncated archive"),
     "zstd without its last bytes": (zstandard.compress(LARGE)[:-3], "damaged or truncated archive"),
     "zstd of the magic number alone": (b"\x28\xb5\x2f\xfd", "damaged or truncated archive"),

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 from tests.pipeline.logs import EVERY_ROW, SMALL, parts, prepare_lines, refusal, vocabularies, write
 
-from stampede import ConfigError
+from stampede import InputError, StampedeError
 from stampede.pipeline import Dataset, DenseMode, PrepareOptions, Schema, SplitRule
 from stampede.pipeline.inspect import summarise_fields
 from stampede.pipeline.split import uniform_of_row
@@ -177,9 +177,9 @@ def test_a_time_split_takes_whole_units_from_the_end(tmp_path: Path) -> None:
 
 
 def test_a_time_split_that_leaves_no_unit_to_train_names_its_fraction(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--test-fraction 0\.5 of 2 rows leaves no hour to train"):
+    with pytest.raises(InputError, match=r"--test-fraction 0\.5 of 2 rows leaves no hour to train"):
         by_time(tmp_path, ["14102100", "14102100"], test_fraction=0.5)
-    with pytest.raises(ConfigError, match=r"--valid-fraction 0\.3 of 3 rows leaves no day to train"):
+    with pytest.raises(InputError, match=r"--valid-fraction 0\.3 of 3 rows leaves no day to train"):
         by_time(
             tmp_path,
             ["14102100", "14102200", "14102201"],
@@ -199,7 +199,7 @@ def test_a_split_that_comes_out_empty_names_its_fraction(tmp_path: Path) -> None
         (SplitRule(rule="time"), "--split time needs a log with a time column"),
     ]
     for split, reason in cases:
-        error = refusal(tmp_path, [log], options=PrepareOptions(split=split), error=ConfigError)
+        error = refusal(tmp_path, [log], options=PrepareOptions(split=split), error=StampedeError)
         assert reason in str(error)
 
 

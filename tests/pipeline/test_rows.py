@@ -258,7 +258,9 @@ def test_rows_to_predict_need_no_label_and_one_that_is_there_is_ignored(tmp_path
 def test_a_bad_row_to_predict_is_named_without_a_hint_that_predict_does_not_have(tmp_path: Path) -> None:
     log = write(tmp_path / "log.tsv", ["1\t2\ta\tb", "1\tx\ta\tb"])
 
-    with pytest.raises(InputError, match=r"line 2, column m: 'x' is not a finite number within float32$"):
+    with pytest.raises(
+        InputError, match=r"line 2, column m: 'x' is not a finite number within float32; mend the row$"
+    ):
         write_spool([log], SMALL, tmp_path / "spool", with_label=False)
 
 

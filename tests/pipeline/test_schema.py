@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stampede import SchemaError
+from stampede import ConfigError, SchemaError
 from stampede.pipeline import Schema
 from stampede.pipeline.schema import PRESETS
 
@@ -69,7 +69,7 @@ def test_a_name_is_a_preset_or_a_file(tmp_path: Path) -> None:
     assert Schema.named(str(tmp_path / "mine.toml")).label == "click"
     assert Schema.named(str(tmp_path / "noending")).label == "click"
     with pytest.raises(
-        SchemaError, match=r"'crite' is neither a preset \(criteo, avazu\) nor a TOML schema file"
+        ConfigError, match=r"'crite' is neither a preset \(criteo, avazu\) nor a TOML schema file"
     ):
         Schema.named("crite")
     with pytest.raises(SchemaError, match=r"none\.toml: cannot read the schema: No such file"):
@@ -82,7 +82,7 @@ def test_a_name_is_a_preset_or_a_file(tmp_path: Path) -> None:
 
 BAD = {
     "not TOML": ("label = ", "not a TOML file"),
-    "no label": ('dense = ["x"]', "key label: Field required"),
+    "no label": ('dense = ["x"]', "key label: it is required"),
     "an empty label": ('label = ""\ndense = ["x"]', "key label"),
     "an unknown key": ('label = "y"\ndense = ["x"]\ncategorial = ["a"]', "key categorial: "),
     "a label that is a list": ('label = ["y"]\ndense = ["x"]', "key label: "),

@@ -255,3 +255,14 @@ def test_a_trained_table_can_be_pickled() -> None:
 
     assert torch.equal(again.weight, embedding.weight)
     assert batch_counts(again.weight) is None
+
+
+def test_a_micro_batch_without_a_gradient_counts_too() -> None:
+    embedding = FusedEmbedding([5], dim=2)
+    (embedding(torch.tensor([[1], [1]])) * 0).sum().backward()
+
+    embedding(torch.tensor([[1], [2]])).sum().backward()
+
+    counts = batch_counts(embedding.weight)
+    assert counts is not None
+    assert counts.tolist() == [0, 3, 1, 0, 0]

@@ -75,9 +75,12 @@ def test_this_machine_can_prepare_and_train() -> None:
     assert report.versions.polars == metadata.version("polars")
     assert report.versions.torch is not None
     assert report.versions.torch.startswith("2.")
-    assert [(engine.name, engine.usable, engine.default) for engine in report.engines] == [
-        ("polars", True, True)
+    assert [(engine.name, engine.default) for engine in report.engines] == [
+        ("polars", True),
+        ("nvtabular", False),
     ]
+    assert report.engines[0].usable
+    assert report.engines[1].usable == (report.engines[1].reason is None)
     assert [device.name for device in report.devices] == ["cpu", "cuda"]
     assert report.devices[0].usable
     assert report.devices[1].usable == (report.devices[1].reason is None)
@@ -142,12 +145,23 @@ class TestBrokenInstallations:
 
         report = doctor.run_doctor()
 
-        (engine,) = report.engines
-        assert not engine.usable
-        assert engine.reason is not None
-        assert reason in engine.reason
+        for engine in report.engines:  # the text stage of every engine is polars'
+            assert not engine.usable
+            assert engine.reason is not None
+            assert reason in engine.reason
         assert report.versions.polars == metadata.version("polars")
         assert report.devices[0].usable
+
+    def test_without_its_environment_nvtabular_says_how_to_make_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("STAMPEDE_NVTABULAR_PYTHON", str(tmp_path / "python"))
+
+        engine = doctor.run_doctor().engines[1]
+
+        assert (engine.name, engine.usable) == ("nvtabular", False)
+        assert engine.reason is not None
+        assert "make env-nvtabular" in engine.reason
 
     def test_without_torch_neither_device_works(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
