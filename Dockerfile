@@ -41,14 +41,14 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 FROM ${DEVICE}-python AS stampede
 # Any user may run it (docker-compose.yml gives the caller's id): the folders are open and HOME needs no account.
 RUN useradd --no-create-home --uid 10001 stampede \
-    && install -d -m 1777 /work /work/data /work/runs
+    && install -d -m 1777 /workspace /workspace/data /workspace/runs
 COPY --from=packages /opt/stampede/ /opt/stampede/
 RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
     /opt/stampede/bin/pip install --no-cache-dir --no-deps /wheels/*.whl
 ENV PATH=/opt/stampede/bin:$PATH HOME=/tmp USER=stampede PYTHONUNBUFFERED=1
 USER 10001
-WORKDIR /work
-VOLUME ["/work/data", "/work/runs"]
+WORKDIR /workspace
+VOLUME ["/workspace/data", "/workspace/runs"]
 HEALTHCHECK --interval=5m --timeout=30s CMD ["stampede", "--version"]
 ENTRYPOINT ["stampede"]
 CMD ["--help"]

@@ -128,7 +128,7 @@ class TestComposeFile:
         paths = [word for word in SERVICES[name].get("command", ()) if "/" in word]
 
         for path in paths:
-            inside = Path("/work", path)
+            inside = Path("/workspace", path)
             assert inside.is_relative_to("/tmp") or any(
                 inside.is_relative_to(at) for at in mounts(SERVICES[name])
             )
