@@ -68,6 +68,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         code = app(arguments, prog_name="stampede", standalone_mode=False)
     except SystemExit:
         raise
+    except KeyboardInterrupt:
+        code = INTERRUPTED
     except BaseException as error:  # a panic of polars is no Exception
         if "--debug" in arguments:
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any, Literal
 
 import typer
@@ -25,20 +25,18 @@ def print_json(document: Any) -> None:
     typer.echo(json.dumps(document, allow_nan=False))
 
 
-def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table on stdout, no wider than the terminal.
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: Collection[str] = ()) -> None:
+    """Print a table on stdout; a line that is wider than the terminal is cut.
 
-    Columns of names stand to the left, those of numbers to the right: the first is a name, and so is a last
-    one whose header says "values", which is cut where it does not fit.
+    The first column and those named in ``left`` stand to the left, the others, of numbers, to the right.
     """
-    last_is_text = header[-1].endswith("values")
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
     room = shutil.get_terminal_size((120, 24)).columns
     for row in (header, *rows):
-        cells = [row[0].ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        if last_is_text:
-            cells[-1] = row[-1]
+        cells = [
+            cell.ljust(width) if i == 0 or header[i] in left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
         line = "  ".join(cells).rstrip()
         typer.echo(f"{line[: room - 1]}…" if len(line) > room else line)
 

@@ -63,6 +63,7 @@ def inspect(
             )
             for field in summaries
         ],
+        left=("top values",),
     )
     if manifest.dense:
         typer.echo()

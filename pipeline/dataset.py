@@ -221,8 +221,8 @@ class Dataset:
         files = [self.path / part.path for part in self.manifest.splits[split].files]
         return pl.scan_parquet(files, glob=False)
 
-    def read(self, split: Split, columns: Sequence[str]) -> pl.DataFrame:
-        """Return columns of a split, all its rows in order.
+    def read(self, split: Split, columns: Sequence[str | pl.Expr]) -> pl.DataFrame:
+        """Return columns of a split, or what is computed of them, all its rows in order.
 
         Raises
         ------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 import polars as pl
 
@@ -21,7 +21,7 @@ from stampede.pipeline.schema import Schema
 from stampede.pipeline.split import SPLIT
 
 EngineName = Literal["polars", "nvtabular"]
-ENGINES: tuple[EngineName, ...] = ("polars", "nvtabular")
+ENGINES: tuple[EngineName, ...] = get_args(EngineName)
 
 ROWS_PER_GROUP = 1 << 18
 

@@ -55,7 +55,7 @@ def summarise_fields(dataset: Dataset) -> list[FieldSummary]:
     unseen: dict[str, float] = {}
     if dataset.fields and "test" in dataset.rows and not dataset.manifest.hash_buckets:
         share = (pl.col(dataset.fields) == UNSEEN_ID).mean()
-        unseen = dataset.scan("test").select(share).collect(engine="streaming").row(0, named=True)
+        unseen = dataset.read("test", [share]).row(0, named=True)
     return [
         _summarise(name, Vocabulary.load(dataset.vocabulary_file(name)), unseen.get(name))
         for name in dataset.fields

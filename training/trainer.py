@@ -176,23 +176,21 @@ class Trainer:
             self.observer.epoch_started(epoch, self.config.epochs, self.train.rows)
         rows = 0
         for batch in self.train.shuffled(seed=self.config.seed, epoch=epoch):
-            rates = {group["name"]: group["lr"] for group in self.optimizer.param_groups}
             self._losses.append(train_step(self.model, self.optimizer, batch))
-            self.schedule.step()
             if self.average is not None:
                 self.average.update()
             self.step += 1
             rows += len(batch)
-            loss = self._log_step(epoch, rates, write) if self.step % STEPS_PER_LOG == 0 else None
+            ended = rows == self.train.rows or self._out_of_steps()
+            loss = self._log_step(epoch, write) if ended or self.step % STEPS_PER_LOG == 0 else None
+            self.schedule.step()
             if self.observer is not None:
                 self.observer.rows_trained(len(batch), loss)
-            if self._out_of_steps():
+            if ended:
                 break
-        if self._losses:
-            self._log_step(epoch, rates, write)
         return rows
 
-    def _log_step(self, epoch: int, rates: dict[str, float], write: Callable[..., None]) -> float | None:
+    def _log_step(self, epoch: int, write: Callable[..., None]) -> float:
         """Write a line on the steps since the last one; return their mean cross-entropy."""
         loss = self._read_losses()
         write(
@@ -202,17 +200,15 @@ class Trainer:
             cross_entropy=loss,
             regulariser=float(regulariser(self.optimizer.param_groups)),
             clipped_share=self.optimizer.clipped_share(),
-            learning_rates=rates,
+            learning_rates={group["name"]: group["lr"] for group in self.optimizer.param_groups},
         )
         return loss
 
-    def _read_losses(self) -> float | None:
+    def _read_losses(self) -> float:
         """Return the mean loss of the steps since the last reading; stop the run where one is not finite.
 
         Losses are read together, so that a GPU is not waited for at every step.
         """
-        if not self._losses:
-            return None
         losses = torch.stack(self._losses).cpu()
         self._losses = []
         finite = torch.isfinite(losses)

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stampede import StampedeError
+from stampede.pipeline.errors import READ_ERRORS
+from stampede.pipeline.publish import DiskFullError, disk_is_full
 
 
 def check_free(out: Path, *, force: bool) -> None:
@@ -24,6 +26,20 @@ def check_free(out: Path, *, force: bool) -> None:
         raise StampedeError(f"{out} exists: choose another --out, or replace it with --force")
 
 
+def make_parent(out: Path) -> None:
+    """Make the folder that a file is to lie in.
+
+    Raises
+    ------
+    StampedeError
+        It cannot be made.
+    """
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _cannot_write(out, error) from error
+
+
 @contextmanager
 def working_folder(out: Path) -> Iterator[Path]:
     """Give a folder beside ``out`` to work in; it is removed when the block ends.
@@ -33,9 +49,20 @@ def working_folder(out: Path) -> Iterator[Path]:
     StampedeError
         The place cannot be written, or its disk is full.
     """
+    make_parent(out)
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
-            yield Path(folder)
+            try:
+                yield Path(folder)
+            except DiskFullError as error:
+                raise DiskFullError(out.parent) from error
+            except READ_ERRORS as error:
+                if disk_is_full(error, Path(folder)):
+                    raise DiskFullError(out.parent) from error
+                raise
     except OSError as error:
-        raise StampedeError(f"cannot write {out}: {error.strerror or error}") from error
+        raise _cannot_write(out, error) from error
+
+
+def _cannot_write(out: Path, error: OSError) -> StampedeError:
+    return StampedeError(f"cannot write {out}: {error.strerror or error}")

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from stampede import StampedeError
 from stampede.pipeline.progress import Progress, Silent
 from stampede.pipeline.synth import SynthResult, synthesise
-from stampede.workflows.files import check_free
+from stampede.workflows.files import check_free, make_parent
 
 
 def run_synth(
@@ -29,9 +28,6 @@ def run_synth(
     """
     progress = progress or Silent()
     check_free(out, force=force)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StampedeError(f"cannot write {out}: {error.strerror}") from error
+    make_parent(out)
     progress.start("synth", rows)
     return synthesise(preset, out, rows=rows, seed=seed, progress=progress.advance)
