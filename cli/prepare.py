@@ -71,6 +71,14 @@ def prepare(
             "in an environment of its own; the dataset keeps it. [polars]",
         ),
     ] = "polars",
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Memory it may take, such as 4GB; large vocabularies go through it in parts. "
+            "[half of what the machine or container has]",
+        ),
+    ] = None,
     force: Force = False,
     json: Json = False,
     debug: Debug = False,
@@ -104,6 +112,7 @@ def prepare(
                 bad_rows=bad_rows,
             ),
             engine=engine,
+            memory_limit=memory_limit,
             force=force,
             progress=display,
         )

@@ -17,7 +17,8 @@ from stampede.pipeline.dataset import DenseInfo, DenseMode
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
-# Below this, 1 / spread is infinite, and polars divides by multiplying with it.
+# Below this, 1 / spread is infinite. Numbers are multiplied with it: polars does so on a CPU also where it is
+# told to divide, and divides on a GPU.
 SMALLEST_SPREAD = sys.float_info.min
 
 # A sum of quantised values is exact in any order: 53 bits of the value, in halves of 27 and 26 bits, whose
@@ -98,12 +99,14 @@ def transform_dense(info: DenseInfo, *, mode: DenseMode) -> pl.Expr:
     if mode == DenseMode.MINMAX:
         spread = info.maximum - info.minimum
         scaled = (
-            ((value - info.minimum) / spread).clip(0.0, 1.0) if spread >= SMALLEST_SPREAD else value * 0.0
+            ((value - info.minimum) * (1 / spread)).clip(0.0, 1.0)
+            if spread >= SMALLEST_SPREAD
+            else value * 0.0
         )
     elif mode == DenseMode.STANDARD:
         assert info.mean is not None
         assert info.std is not None
-        scaled = (value - info.mean) / info.std if info.std >= SMALLEST_SPREAD else value * 0.0
+        scaled = (value - info.mean) * (1 / info.std) if info.std >= SMALLEST_SPREAD else value * 0.0
     elif mode == DenseMode.LOG:
         scaled = value.sign() * value.abs().log1p()
     else:

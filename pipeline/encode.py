@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -15,7 +16,7 @@ from stampede.pipeline.dense import log_bucket, null_flag, transform_dense
 from stampede.pipeline.errors import READ_ERRORS, first_line
 from stampede.pipeline.rows import HOUR
 from stampede.pipeline.schema import Schema
-from stampede.pipeline.vocabulary import Vocabulary
+from stampede.pipeline.vocabulary import Lookup, Vocabulary
 
 
 class DatasetOrigin(BaseModel):
@@ -47,7 +48,7 @@ class Encoder:
     dense_mode: DenseMode
     dense_null_flag: bool
     dense: tuple[DenseInfo, ...]
-    vocabularies: dict[str, Vocabulary]
+    vocabularies: Mapping[str, Vocabulary]
 
     @classmethod
     def of_dataset(cls, dataset: Dataset) -> Self:
@@ -104,7 +105,14 @@ class Encoder:
         for name, vocabulary in self.vocabularies.items():
             vocabulary.save(folder / "vocab" / f"{name}.parquet")
 
-    def encode(self, rows: pl.LazyFrame, *, counts: bool, keep: tuple[str, ...] = ()) -> pl.LazyFrame:
+    def encode(
+        self,
+        rows: pl.LazyFrame,
+        *,
+        counts: bool,
+        keep: tuple[str, ...] = (),
+        lookup: Lookup | None = None,
+    ) -> pl.LazyFrame:
         """Encode typed rows (see :mod:`stampede.pipeline.rows`) in order.
 
         Parameters
@@ -113,7 +121,10 @@ class Encoder:
             Whether each id is followed by how often it occurred among the fitted rows.
         keep:
             Columns of ``rows`` that are handed on as they are, such as ``label``.
+        lookup:
+            How values become ids; an engine may have its own way.
         """
+        lookup = lookup or Lookup()
         dense: list[pl.Expr] = []
         if self.dense_mode != DenseMode.LOG_BUCKET:
             dense = [transform_dense(info, mode=self.dense_mode) for info in self.dense]
@@ -122,9 +133,9 @@ class Encoder:
         ids, id_counts = [], []
         for name, value in field_values(self.schema, self.dense_mode).items():
             vocabulary = self.vocabularies[name]
-            ids.append(vocabulary.ids(value).alias(name))
+            ids.append(lookup.ids(name, vocabulary, value).alias(name))
             if counts:
-                id_counts.append(vocabulary.counts_of(pl.col(name)).alias(f"{name}_count"))
+                id_counts.append(lookup.entries(pl.col(name), vocabulary.row_counts).alias(f"{name}_count"))
         encoded = rows.select(*keep, *dense, *ids).with_columns(id_counts)
         return encoded.select(*keep, *self.columns(counts=counts))
 

@@ -16,14 +16,16 @@ from stampede import ConfigError
 from stampede.pipeline.dataset import LABEL, Split
 from stampede.pipeline.encode import Encoder
 from stampede.pipeline.options import PrepareOptions
-from stampede.pipeline.progress import Progress
+from stampede.pipeline.progress import Progress, counted
 from stampede.pipeline.schema import Schema
-from stampede.pipeline.split import SPLIT
+from stampede.pipeline.split import SPLIT, split_code, split_of_code
 
 EngineName = Literal["polars", "nvtabular"]
 ENGINES: tuple[EngineName, ...] = get_args(EngineName)
 
-ROWS_PER_GROUP = 1 << 18
+SCRATCH = "scratch"
+
+ROWS_PER_GROUP = 1 << 17
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Job:
         Number of rows of each split that has any.
     folder:
         The dataset that is being built. What an engine leaves there besides the parts is part of the dataset.
+    memory:
+        Bytes that vocabularies and counts may take at a time.
     """
 
     schema: Schema
@@ -47,6 +51,12 @@ class Job:
     rows: pl.LazyFrame
     sizes: dict[Split, int]
     folder: Path
+    memory: int
+
+    @property
+    def scratch(self) -> Path:
+        """Folder for what is needed on the way only."""
+        return self.folder / SCRATCH
 
     @property
     def total(self) -> int:
@@ -59,25 +69,36 @@ class Job:
         return tuple(self.sizes) if self.options.fit_on == "all" else ("train",)
 
     @property
+    def fitted_total(self) -> int:
+        """Number of the rows that vocabularies and statistics come from."""
+        return sum(self.sizes[split] for split in self.fitted_splits)
+
+    @property
     def fitted_rows(self) -> pl.LazyFrame:
         """Rows that vocabularies and statistics come from."""
         return self.rows if self.options.fit_on == "all" else self.rows_of("train")
 
     def rows_of(self, split: Split) -> pl.LazyFrame:
         """Return the rows of a split, in order."""
-        return self.rows.filter(pl.col(SPLIT) == split)
+        return self.rows.filter(pl.col(SPLIT) == split_code(split))
 
-    def write_part(self, split: Split, encoded: pl.LazyFrame, progress: Progress) -> None:
-        """Write the encoded rows of a split, in order, with the columns and types of the contract."""
+    def write_parts(self, encoded: pl.LazyFrame, progress: Progress) -> None:
+        """Write encoded rows, in order, each to the part of its split, in one pass.
 
-        def count(labels: pl.Series) -> pl.Series:
-            progress.advance(len(labels))
-            return labels
-
-        file = self.folder / part_name(split)
-        file.parent.mkdir()
-        counted = pl.col(LABEL).map_batches(count, return_dtype=pl.Int8, is_elementwise=True)
-        encoded.with_columns(counted).sink_parquet(file, compression="zstd", row_group_size=ROWS_PER_GROUP)
+        Parameters
+        ----------
+        encoded:
+            The split of each row (:data:`SPLIT`), and the columns of the contract, in order and of its types.
+        """
+        encoded = encoded.with_columns(counted(pl.col(LABEL), pl.Int8, progress.advance))
+        by_split = pl.PartitionBy(
+            self.folder,
+            key=SPLIT,
+            include_key=False,
+            file_path_provider=lambda file: part_name(split_of_code(file.partition_keys.item())),
+            approximate_bytes_per_file=None,
+        )
+        encoded.sink_parquet(by_split, compression="zstd", row_group_size=ROWS_PER_GROUP, mkdir=True)
 
 
 class Engine(Protocol):
@@ -93,7 +114,7 @@ class Engine(Protocol):
         """
 
     def run(self, job: Job, progress: Progress) -> Encoder:
-        """Fit on the fitted rows, write the part of every split, and return what was fitted."""
+        """Fit on the fitted rows, write vocabularies and the part of every split, return what was fitted."""
 
 
 def part_name(split: Split) -> str:

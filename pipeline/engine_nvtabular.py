@@ -35,13 +35,15 @@ from typing import Any, Self
 import polars as pl
 
 from stampede import ConfigError, DeviceError
-from stampede.pipeline.dataset import LABEL, DenseInfo, DenseMode, Split
+from stampede.pipeline.dataset import LABEL, VOCABULARY_FOLDER, DenseInfo, DenseMode, Split
 from stampede.pipeline.dense import SMALLEST_SPREAD, fit_dense
 from stampede.pipeline.encode import Encoder, field_values
 from stampede.pipeline.engine import Job
+from stampede.pipeline.fit import VocabularyFolder
 from stampede.pipeline.nvtabular_ids import escape, recount, renumber_workflow, stored_values, translate
 from stampede.pipeline.progress import Progress
 from stampede.pipeline.publish import DiskFullError, disk_is_full
+from stampede.pipeline.split import SPLIT, split_code
 
 WORKFLOW_FOLDER = "nvtabular_workflow"
 
@@ -103,7 +105,7 @@ class NVTabularEngine:
         _check_names(fields)
         progress.start("fit", None)
         dense = fit_dense(job.fitted_rows, schema.dense, mode=options.dense_mode)
-        work, workflow = job.folder / "nvtabular", job.folder / WORKFLOW_FOLDER
+        work, workflow = job.scratch / "nvtabular", job.folder / WORKFLOW_FOLDER
         handed = {split: hand_over(job, split, work / f"{split}.parquet") for split in job.sizes}
         encoded_folders = {split: work / f"{split}.encoded" for split in job.sizes}
         fitted = [handed[split] for split in job.fitted_splits]
@@ -130,15 +132,20 @@ class NVTabularEngine:
         progress.start("encode", job.total)
         encoded = {split: _scan_parts(folder) for split, folder in encoded_folders.items()}
         stored = {field: stored_values(workflow, field) for field in fields}
-        vocabularies = recount(pl.concat([encoded[s] for s in job.fitted_splits]), stored, options)
+        fitted_ids = pl.concat([encoded[split] for split in job.fitted_splits])
+        vocabularies = VocabularyFolder(job.folder / VOCABULARY_FOLDER, fields, job.memory)
+        for field, vocabulary in recount(fitted_ids, stored, options):
+            vocabularies.add(field, vocabulary)
         encoder = Encoder(schema, options.dense_mode, options.dense_null_flag, dense, vocabularies)
+        translated = []
         for split in job.sizes:
             texts = pl.scan_parquet(handed[split], glob=False)
-            translated = translate(encoded[split], texts, vocabularies, stored)
-            job.write_part(split, translated.select(LABEL, *encoder.columns(counts=options.counts)), progress)
+            rows = translate(encoded[split], texts, vocabularies, stored)
+            code = pl.lit(split_code(split), pl.Int8).alias(SPLIT)
+            translated.append(rows.select(code, LABEL, *encoder.columns(counts=options.counts)))
+        job.write_parts(pl.concat(translated), progress)
         for field, vocabulary in vocabularies.items():
             renumber_workflow(workflow, field, vocabulary)
-        shutil.rmtree(work)
         return encoder
 
     def _work(self, work: Path, document: dict[str, Any]) -> None:

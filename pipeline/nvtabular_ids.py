@@ -6,6 +6,7 @@ its values follow by falling count, those of the same count in no order.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,9 @@ import numpy.typing as npt
 import polars as pl
 
 from stampede.pipeline.dataset import FIRST_VALUE_ID, NULL_ID, PADDING_ID, UNSEEN_ID
+from stampede.pipeline.fit import build_vocabulary
 from stampede.pipeline.options import PrepareOptions
-from stampede.pipeline.vocabulary import Vocabulary, count_values, look_up
+from stampede.pipeline.vocabulary import Lookup, Vocabulary, count_plan
 
 ESCAPE = "\ue000"  # a character for private use, hardly in any log
 
@@ -43,9 +45,11 @@ def stored_values(workflow: Path, field: str) -> pl.Series:
 
 
 def recount(
-    fitted: pl.LazyFrame, stored: dict[str, pl.Series], options: PrepareOptions
-) -> dict[str, Vocabulary]:
-    """Build the contract's vocabularies from the ids of the fitted rows.
+    fitted: pl.LazyFrame,
+    stored: dict[str, pl.Series],
+    options: PrepareOptions,
+) -> Iterator[tuple[str, Vocabulary]]:
+    """Build the contract's vocabulary of each field from the ids of the fitted rows.
 
     Parameters
     ----------
@@ -54,27 +58,21 @@ def recount(
     stored:
         For each field what :func:`stored_values` returns.
     """
-    vocabularies = {}
-    for field, counted in count_values(fitted, {field: pl.col(field) for field in stored}).items():
+    plans = [count_plan(fitted, pl.col(field)) for field in stored]
+    for field, counted in zip(stored, pl.collect_all(plans, engine="streaming"), strict=True):
         counts = np.zeros(FIRST_VALUE_ID + len(stored[field]), dtype=np.int64)
         counts[counted["value"].to_numpy()] = counted["count"].to_numpy()
         null = pl.DataFrame({"value": pl.Series([None], dtype=pl.String), "count": counts[[NULL_ID]]})
         values = pl.DataFrame({"value": stored[field], "count": counts[FIRST_VALUE_ID:]})
-        vocabulary = Vocabulary.build(
-            pl.concat([null, values]),
-            min_count=options.min_count,
-            max_size=options.max_size,
-            hash_buckets=options.hash_buckets,
-        )
+        vocabulary = build_vocabulary([null, values], options)
         vocabulary.counts[UNSEEN_ID] += counts[UNSEEN_ID]  # rare values, which NVTabular did not keep
-        vocabularies[field] = vocabulary
-    return vocabularies
+        yield field, vocabulary
 
 
 def translate(
     encoded: pl.LazyFrame,
     handed: pl.LazyFrame,
-    vocabularies: dict[str, Vocabulary],
+    vocabularies: Mapping[str, Vocabulary],
     stored: dict[str, pl.Series],
 ) -> pl.LazyFrame:
     """Renumber the ids of rows that NVTabular encoded, and add the counts.
@@ -86,14 +84,18 @@ def translate(
     stored:
         For each field what :func:`stored_values` returns.
     """
+    lookup = Lookup()
     tables = {field: _contract_ids(book, stored[field]) for field, book in vocabularies.items()}
     bucketed = [field for field, book in vocabularies.items() if book.buckets]
     if bucketed:
         texts = handed.select(unescape(pl.col(field)).alias(f".{field}") for field in bucketed)
         encoded = pl.concat([encoded, texts], how="horizontal")
-    ids = [look_up(pl.col(field), table).alias(field) for field, table in tables.items()]
+    ids = [lookup.entries(pl.col(field), table).alias(field) for field, table in tables.items()]
     buckets = [_with_buckets(field, vocabularies[field]) for field in bucketed]
-    counts = [book.counts_of(pl.col(field)).alias(f"{field}_count") for field, book in vocabularies.items()]
+    counts = [
+        lookup.entries(pl.col(field), book.row_counts).alias(f"{field}_count")
+        for field, book in vocabularies.items()
+    ]
     return encoded.with_columns(ids).with_columns(buckets).with_columns(counts)
 
 

@@ -25,13 +25,20 @@ from stampede.pipeline.dataset import (
     SplitInfo,
 )
 from stampede.pipeline.encode import Encoder
-from stampede.pipeline.engine import EngineName, Job, engine_named, part_name
+from stampede.pipeline.engine import SCRATCH, EngineName, Job, engine_named, part_name
+from stampede.pipeline.memory import working_memory
 from stampede.pipeline.options import PrepareOptions
 from stampede.pipeline.progress import Progress, Silent
 from stampede.pipeline.publish import building
 from stampede.pipeline.schema import Schema
 from stampede.pipeline.sources import resolve_inputs
-from stampede.pipeline.split import SPLIT, check_splits, split_of_row
+from stampede.pipeline.split import (
+    SPLIT,
+    check_splits,
+    split_after_reading,
+    split_of_code,
+    split_while_reading,
+)
 from stampede.pipeline.spool import write_spool
 
 
@@ -42,6 +49,7 @@ def prepare(
     *,
     options: PrepareOptions | None = None,
     engine: EngineName = "polars",
+    memory: int | None = None,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Dataset:
@@ -57,6 +65,9 @@ def prepare(
         The folder to make. It appears whole or not at all.
     engine:
         What computes it; the dataset is the same.
+    memory:
+        Bytes of memory that the job may take; None for half of what the machine or container has. Large
+        vocabularies are counted and looked up in parts that fit.
     force:
         Whether an existing dataset there is replaced.
 
@@ -79,27 +90,31 @@ def prepare(
     options = options or PrepareOptions()
     progress = progress or Silent()
     target = Path(out)
+    working = working_memory(memory)
     chosen = engine_named(engine)
     chosen.check()
     with building(target, force=force, replaces=(MANIFEST, VOCABULARY_FOLDER)) as folder:
         files = resolve_inputs(inputs)
-        spool_folder = folder / "spool"
+        scratch = folder / SCRATCH
         progress.start("read", None)
-        spool = write_spool(files, schema, spool_folder, bad_rows=options.bad_rows, on_rows=progress.advance)
+        spool = write_spool(
+            files,
+            schema,
+            scratch / "spool",
+            bad_rows=options.bad_rows,
+            computed=split_while_reading(options.split),
+            on_rows=progress.advance,
+        )
         if spool.rows == 0:
             raise _no_rows(files, spool.rejected)
         rows = spool.scan()
-        rows = rows.with_columns(split_of_row(rows, options.split).alias(SPLIT))
+        rows = rows.with_columns(split_after_reading(rows, options.split))
         sizes = _count_splits(rows)
         check_splits(sizes, options.split)
 
-        encoder = chosen.run(Job(schema, options, rows, sizes, folder), progress)
+        encoder = chosen.run(Job(schema, options, rows, sizes, folder, working), progress)
 
         splits = {split: _split_info(folder, split) for split in sizes}
-        vocabulary_folder = folder / VOCABULARY_FOLDER
-        vocabulary_folder.mkdir()
-        for name, vocabulary in encoder.vocabularies.items():
-            vocabulary.save(vocabulary_folder / f"{name}.parquet")
         if spool.rejected.height:
             spool.rejected.write_parquet(folder / REJECTED)
         manifest = Manifest(
@@ -117,7 +132,7 @@ def prepare(
             splits=splits,
             rejected=spool.rejected.height,
         )
-        shutil.rmtree(spool_folder)
+        shutil.rmtree(scratch)
         (folder / MANIFEST).write_text(manifest.to_json(), "utf-8")
     return Dataset.open(target)
 
@@ -140,7 +155,7 @@ def _no_rows(files: Sequence[Path], rejected: pl.DataFrame) -> InputError:
 def _count_splits(rows: pl.LazyFrame) -> dict[Split, int]:
     """Return the number of rows of each split that has any, in the order of SPLITS."""
     counted = rows.group_by(SPLIT).len().collect(engine="streaming")
-    sizes = dict(zip(counted[SPLIT].cast(pl.String), counted["len"], strict=True))
+    sizes = {split_of_code(code): number for code, number in counted.iter_rows()}
     return {split: sizes[split] for split in SPLITS if split in sizes}
 
 
@@ -155,16 +170,15 @@ def _field_infos(
     folder: Path, encoder: Encoder, splits: dict[Split, SplitInfo], options: PrepareOptions
 ) -> tuple[FieldInfo, ...]:
     """Sizes of the fields, with the null and rare rows of the training split."""
-    vocabularies = encoder.vocabularies
-    if options.fit_on == "train":
-        null = {name: int(v.counts[NULL_ID]) for name, v in vocabularies.items()}
-        rare = {name: int(v.counts[UNSEEN_ID]) for name, v in vocabularies.items()}
-    else:
+    sizes, null, rare = {}, {}, {}
+    for name, vocabulary in encoder.vocabularies.items():
+        sizes[name] = vocabulary.size
+        null[name], rare[name] = (int(vocabulary.counts[reserved]) for reserved in (NULL_ID, UNSEEN_ID))
+    if options.fit_on == "all":
         train = pl.scan_parquet([folder / part.path for part in splits["train"].files], glob=False)
-        ids = pl.col(list(vocabularies))
+        ids = pl.col(list(sizes))
         null = train.select((ids == NULL_ID).sum()).collect(engine="streaming").row(0, named=True)
         rare = train.select((ids == UNSEEN_ID).sum()).collect(engine="streaming").row(0, named=True)
     return tuple(
-        FieldInfo(name=name, size=v.size, null=null[name], rare=rare[name])
-        for name, v in vocabularies.items()
+        FieldInfo(name=name, size=size, null=null[name], rare=rare[name]) for name, size in sizes.items()
     )

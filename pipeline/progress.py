@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
+
+import polars as pl
 
 
 class Progress(Protocol):
@@ -23,3 +26,16 @@ class Silent:
 
     def advance(self, rows: int) -> None:
         """Ignore the rows."""
+
+
+def counted(column: pl.Expr, dtype: type[pl.DataType], advance: Callable[[int], None]) -> pl.Expr:
+    """Return a column as it is, and tell ``advance`` how many rows of it were computed, from any thread.
+
+    The column must not be constant over a plan: such a one may be computed once, as a single value.
+    """
+
+    def count(values: pl.Series) -> pl.Series:
+        advance(len(values))
+        return values
+
+    return column.map_batches(count, return_dtype=dtype, is_elementwise=True)

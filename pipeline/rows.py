@@ -1,8 +1,8 @@
-"""Text columns -> typed columns, with the fault of each row that cannot be used.
+"""Text columns -> typed columns, and which rows cannot be used.
 
-A parsed frame has ``.line``, ``.fault`` (UInt16, 0 where the row is good), ``.text`` (the raw row where it is
-not), ``label`` (Int8), the dense columns (Float64, null where empty), the categorical columns (String, null
-where empty) and, for a log with a time, ``.hour`` (Int32, whole hours since 1970 in UTC).
+A parsed frame has ``.line``, ``.faulty`` (Boolean), ``label`` (Int8), the dense columns (Float64, null where
+empty), the categorical columns (String, null where empty) and, for a log with a time, ``.hour`` (Int32, whole
+hours since 1970 in UTC). Why a row cannot be used is looked up for the faulty rows alone.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from stampede.pipeline.scan import BAD_QUOTES, LINE, SHAPE, TEXT, TOO_FEW, TOO_M
 from stampede.pipeline.schema import Schema, TimeFormat
 from stampede.pipeline.sources import Source
 
+FAULTY = ".faulty"
 FAULT = ".fault"
 HOUR = ".hour"
 LABEL = "label"
@@ -39,48 +40,81 @@ class Fault:
     reason: str
 
 
-def parse_rows(
-    raw: pl.LazyFrame, schema: Schema, *, with_label: bool, not_utf8: tuple[int, ...] = ()
-) -> pl.LazyFrame:
-    """Give each text column its type and each row its fault.
+@dataclass(frozen=True)
+class RowParser:
+    """How the text of a row is given its types.
 
-    Parameters
+    Attributes
     ----------
-    raw:
-        A frame of :func:`stampede.pipeline.scan.scan_source`.
     with_label:
         Whether to read the label; without it the result has no such column.
+    spaces:
+        Whether there may be spaces around numbers. Without them reading is faster.
     not_utf8:
         Lines that are known not to be UTF-8.
     """
-    raw = raw.with_columns(pl.col(name).str.strip_chars(" ") for name in schema.dense)
-    faults: list[pl.Expr] = [pl.when(pl.col(SHAPE) != WELL_FORMED).then(pl.col(SHAPE))]
-    if not_utf8:
-        lines = pl.Series(not_utf8, dtype=pl.UInt32).implode()
-        faults.insert(0, _fault(pl.col(LINE).is_in(lines), NOT_UTF8))
-    parsed: list[pl.Expr] = []
-    if with_label:
-        label = parse_label(pl.col(schema.label))
-        parsed.append(label.alias(LABEL))
-        faults.append(_fault(label.is_null(), _column_fault(schema.label, schema)))
-    for name in schema.dense:
-        number = pl.col(name).cast(pl.Float64, strict=False)
-        if schema.null_values:
-            number = pl.when(~_is_null(name, schema)).then(number)
-        parsed.append(number.alias(name))
-        usable = number.cast(pl.Float32).is_finite()
-        bad = ~_is_null(name, schema) & ~usable.fill_null(value=False)
-        faults.append(_fault(bad, _column_fault(name, schema)))
-    parsed += [pl.when(~_is_null(name, schema)).then(pl.col(name)).alias(name) for name in schema.categorical]
-    if schema.time is not None:
-        hour = parse_hour(pl.col(schema.time), schema.time_format)
-        parsed.append(hour.alias(HOUR))
-        faults.append(_fault(hour.is_null(), _column_fault(schema.time, schema)))
-    fault = pl.coalesce(*faults, pl.lit(GOOD, pl.UInt16)).alias(FAULT)
-    text = pl.when(pl.col(FAULT) != GOOD).then(pl.col(TEXT)).alias(TEXT)
-    names = [expression.meta.output_name() for expression in parsed]
-    typed = raw.with_columns(fault).select(LINE, FAULT, text, *parsed)
-    return typed.select(LINE, FAULT, TEXT, *names)
+
+    schema: Schema
+    with_label: bool
+    spaces: bool = False
+    not_utf8: tuple[int, ...] = ()
+
+    def parse(self, raw: pl.LazyFrame) -> pl.LazyFrame:
+        """Give each text column its type, and say of each row whether it can be used.
+
+        Parameters
+        ----------
+        raw:
+            A frame of :func:`stampede.pipeline.scan.scan_source`.
+        """
+        faulty = pl.any_horizontal(*(fault for fault, _ in self._faults()))
+        return raw.select(LINE, faulty.alias(FAULTY), *self._columns())
+
+    def faults(self, raw: pl.LazyFrame) -> pl.LazyFrame:
+        """Return the rows that cannot be used: ``.line``, ``.fault`` (UInt16, the first one), ``.text``."""
+        codes = [pl.when(fault).then(code) for fault, code in self._faults()]
+        return raw.select(LINE, pl.coalesce(codes).alias(FAULT), TEXT).drop_nulls(FAULT)
+
+    def _columns(self) -> list[pl.Expr]:
+        schema = self.schema
+        columns = [parse_label(pl.col(schema.label)).alias(LABEL)] if self.with_label else []
+        columns += [self._number(name).alias(name) for name in schema.dense]
+        for name in schema.categorical:
+            columns.append(pl.when(~self._is_null(pl.col(name))).then(pl.col(name)).alias(name))
+        if schema.time is not None:
+            columns.append(parse_hour(pl.col(schema.time), schema.time_format).alias(HOUR))
+        return columns
+
+    def _faults(self) -> list[tuple[pl.Expr, pl.Expr]]:
+        """Return the conditions under which a row cannot be used, the weightiest first, and their codes."""
+        schema = self.schema
+        faults = [(pl.col(SHAPE) != WELL_FORMED, pl.col(SHAPE))]
+        if self.not_utf8:
+            lines = pl.Series(self.not_utf8, dtype=pl.UInt32).implode()
+            faults.insert(0, (pl.col(LINE).is_in(lines), pl.lit(NOT_UTF8, pl.UInt16)))
+        columns = []
+        if self.with_label:
+            columns.append((parse_label(pl.col(schema.label)).is_null(), schema.label))
+        for name in schema.dense:
+            usable = self._number(name).cast(pl.Float32).is_finite().fill_null(value=False)
+            columns.append((~self._is_null(self._text(name)) & ~usable, name))
+        if schema.time is not None:
+            columns.append((parse_hour(pl.col(schema.time), schema.time_format).is_null(), schema.time))
+        codes = _column_codes(schema)
+        return faults + [(fault, pl.lit(codes[column], pl.UInt16)) for fault, column in columns]
+
+    def _text(self, name: str) -> pl.Expr:
+        return pl.col(name).str.strip_chars(" ") if self.spaces else pl.col(name)
+
+    def _number(self, name: str) -> pl.Expr:
+        number = self._text(name).cast(pl.Float64, strict=False)
+        if not self.schema.null_values:
+            return number
+        return pl.when(~self._is_null(self._text(name))).then(number)
+
+    def _is_null(self, text: pl.Expr) -> pl.Expr:
+        words = self.schema.null_values
+        return text.is_in(("", *words)) if words else text == ""
 
 
 def parse_label(text: pl.Expr) -> pl.Expr:
@@ -132,7 +166,7 @@ def explain(code: int, text: str, source: Source, schema: Schema) -> Fault:
     if code in (TOO_FEW, TOO_MANY):
         found = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
         return Fault(None, f"the row has {found} where {len(columns)} are expected")
-    column = _fault_columns(schema)[code - FIRST_COLUMN_FAULT]
+    column = next(column for column, known in _column_codes(schema).items() if known == code)
     value = fields[columns.index(column)]
     if len(value) > SHOWN_CHARACTERS:
         value = f"{value[:SHOWN_CHARACTERS]}…"
@@ -143,20 +177,7 @@ def explain(code: int, text: str, source: Source, schema: Schema) -> Fault:
     return Fault(column, f"{value!r} is not a finite number within float32")
 
 
-def _fault_columns(schema: Schema) -> list[str]:
-    return [schema.label, *schema.dense, *((schema.time,) if schema.time else ())]
-
-
-def _column_fault(column: str, schema: Schema) -> int:
-    return FIRST_COLUMN_FAULT + _fault_columns(schema).index(column)
-
-
-def _fault(condition: pl.Expr, code: int) -> pl.Expr:
-    return pl.when(condition).then(pl.lit(code, pl.UInt16))
-
-
-def _is_null(column: str, schema: Schema) -> pl.Expr:
-    text = pl.col(column)
-    if not schema.null_values:
-        return text == ""
-    return text.is_in(("", *schema.null_values))
+def _column_codes(schema: Schema) -> dict[str, int]:
+    """Return the code of a fault in each column that can have one."""
+    columns = (schema.label, *schema.dense, *((schema.time,) if schema.time else ()))
+    return {column: code for code, column in enumerate(columns, FIRST_COLUMN_FAULT)}

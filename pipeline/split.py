@@ -22,6 +22,16 @@ MIX_2 = 0x94D049BB133111EB
 UINT64 = 1 << 64
 
 
+def split_code(split: Split) -> int:
+    """Return the number that stands for a split in a column."""
+    return SPLITS.index(split)
+
+
+def split_of_code(code: int) -> Split:
+    """Return the split that a number stands for."""
+    return SPLITS[code]
+
+
 def check_fractions(rule: SplitRule) -> None:
     """Raise unless the fractions are such that a row can be left to train.
 
@@ -40,28 +50,37 @@ def check_fractions(rule: SplitRule) -> None:
         )
 
 
-def split_of_row(rows: pl.LazyFrame, rule: SplitRule) -> pl.Expr:
-    """Return the expression that gives each row of a spool its split, as an Enum of train, valid and test.
+def split_while_reading(rule: SplitRule) -> list[pl.Expr]:
+    """Return the column :data:`SPLIT` (Int8 code) of a row where its number decides it, else nothing."""
+    if rule.rule != "random":
+        return []
+    uniform = uniform_of_row(pl.col(ROW), seed=rule.seed)
+    return [_choose(uniform < rule.test_fraction + rule.valid_fraction, uniform < rule.test_fraction)]
+
+
+def split_after_reading(rows: pl.LazyFrame, rule: SplitRule) -> list[pl.Expr]:
+    """Return the column :data:`SPLIT` (Int8 code) of a row where all of them decide it, else nothing.
 
     Parameters
     ----------
     rows:
-        The spool; its size, and for a split by time its hours, are looked up here.
+        All rows; their number, and for a split by time their hours, are looked up here.
 
     Raises
     ------
     ConfigError
-        The last units of time leave nothing to train, or there is no time to split by.
+        There is no time to split by.
+    InputError
+        The last units of time leave nothing to train.
     """
     if rule.rule == "random":
-        uniform = uniform_of_row(pl.col(ROW), seed=rule.seed)
-        return _choose(uniform < rule.test_fraction + rule.valid_fraction, uniform < rule.test_fraction)
+        return []
     if rule.rule == "sequential":
         total = rows.select(pl.len()).collect().item()
         test = total - _floor_of(rule.test_fraction, total)
         valid = test - _floor_of(rule.valid_fraction, total)
-        return _choose(pl.col(ROW) >= valid, pl.col(ROW) >= test)
-    return _split_by_time(rows, rule)
+        return [_choose(pl.col(ROW) >= valid, pl.col(ROW) >= test)]
+    return [_split_by_time(rows, rule)]
 
 
 def uniform_of_row(row: pl.Expr, *, seed: int) -> pl.Expr:
@@ -83,14 +102,12 @@ def _floor_of(fraction: float, total: int) -> int:
 
 
 def _choose(not_train: pl.Expr, test: pl.Expr) -> pl.Expr:
-    kind = pl.Enum(SPLITS)
-    return (
-        pl.when(test)
-        .then(pl.lit("test", kind))
-        .when(not_train)
-        .then(pl.lit("valid", kind))
-        .otherwise(pl.lit("train", kind))
-    )
+    split = pl.when(test).then(_code("test")).when(not_train).then(_code("valid")).otherwise(_code("train"))
+    return split.alias(SPLIT)
+
+
+def _code(split: Split) -> pl.Expr:
+    return pl.lit(split_code(split), pl.Int8)
 
 
 def _split_by_time(rows: pl.LazyFrame, rule: SplitRule) -> pl.Expr:

@@ -1,14 +1,13 @@
 """Raw input -> a validated parquet spool, once, for every engine; fit and transform run on the spool.
 
-The spool holds the accepted rows of all inputs in order, with the columns of :mod:`stampede.pipeline.rows`.
-A row's number is its index there.
+The spool holds the accepted rows of all inputs in order, with the columns of :mod:`stampede.pipeline.rows`
+and their number: the index among all accepted rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -16,9 +15,10 @@ import polars as pl
 
 from stampede import InputError
 from stampede.pipeline.errors import READ_ERRORS, first_line
+from stampede.pipeline.progress import counted
 from stampede.pipeline.publish import DiskFullError, disk_is_full
 from stampede.pipeline.rawtext import escape_invalid_utf8, numbered_lines
-from stampede.pipeline.rows import FAULT, GOOD, explain, parse_rows
+from stampede.pipeline.rows import FAULT, FAULTY, RowParser, explain
 from stampede.pipeline.scan import LINE, TEXT, TOO_FEW, TOO_MANY, scan_source
 from stampede.pipeline.schema import Schema
 from stampede.pipeline.sources import Source, describe
@@ -30,6 +30,9 @@ OnRows = Callable[[int], None]
 Result = TypeVar("Result")
 
 PREVIEWED_ROWS = 10_000
+
+# Polars reads many groups ahead of what writes: with large ones memory grows, with small ones little time.
+ROWS_PER_GROUP = 1 << 14
 
 REJECTED_SCHEMA = {
     "file": pl.String,
@@ -65,13 +68,7 @@ class Spool:
 
     def scan(self) -> pl.LazyFrame:
         """Return the accepted rows in order, with their number as ``.row`` (UInt64)."""
-        # Numbered part by part: polars' own row index is UInt32, and Criteo 1TB has more rows than that.
-        frames = []
-        for part, first_row in zip(self.parts, accumulate(self.part_rows, initial=0), strict=False):
-            accepted = pl.scan_parquet(part, glob=False).filter(pl.col(FAULT) == GOOD)
-            row = pl.col(ROW).cast(pl.UInt64) + pl.lit(first_row, pl.UInt64)
-            frames.append(accepted.drop(FAULT, LINE, TEXT).with_row_index(ROW).with_columns(row))
-        return pl.concat(frames)
+        return pl.scan_parquet(self.parts, glob=False).drop(FAULTY, LINE)
 
 
 def write_spool(
@@ -81,6 +78,7 @@ def write_spool(
     *,
     with_label: bool = True,
     bad_rows: BadRows = "stop",
+    computed: Sequence[pl.Expr] = (),
     on_rows: OnRows | None = None,
 ) -> Spool:
     """Read, check and type every row of the inputs into parquet files in ``folder``.
@@ -91,6 +89,8 @@ def write_spool(
         Whether the label is read. Without it the file may have a label column, which is ignored, or none.
     bad_rows:
         ``stop`` raises at the first row that cannot be used; ``skip`` leaves such rows out and lists them.
+    computed:
+        Further columns, of what a row holds and its number.
     on_rows:
         Called with the number of rows read since the last call, from any thread.
 
@@ -105,11 +105,11 @@ def write_spool(
     part_rows: list[int] = []
     for number, path in enumerate(inputs):
         source = describe(path, schema, label="required" if with_label else "optional")
-        reader = _Reader(source, schema, with_label, folder, on_rows)
-        if bad_rows == "stop":
-            reader.raise_first(reader.preview())
+        parser = RowParser(schema, with_label)
+        reader = _Reader(source, parser, folder, bad_rows, computed, on_rows)
+        reader.preview()
         part = folder / f"part-{number:05d}.parquet"
-        accepted, refused = reader.spool(part, bad_rows)
+        accepted, refused = reader.spool(part, first_row=sum(part_rows))
         parts.append(part)
         part_rows.append(accepted)
         rejected.append(refused)
@@ -121,66 +121,102 @@ class _Reader:
     """Reads one source; falls back to an escaped copy where the text is not UTF-8."""
 
     source: Source
-    schema: Schema
-    with_label: bool
+    parser: RowParser
     folder: Path
+    bad_rows: BadRows
+    computed: Sequence[pl.Expr]
     on_rows: OnRows | None
     copy: Path | None = None
-    not_utf8: tuple[int, ...] = ()
 
-    def frame(self) -> pl.LazyFrame:
-        raw = scan_source(self.source, self.schema, text_file=self.copy)
-        return parse_rows(raw, self.schema, with_label=self.with_label, not_utf8=self.not_utf8)
+    def preview(self) -> None:
+        """Look at the first few rows, so that a wrong schema shows at once."""
 
-    def preview(self) -> pl.DataFrame:
-        """Return the faulty rows among the first few, so that a wrong schema shows at once."""
-        first = self._run(lambda: self.frame().head(PREVIEWED_ROWS).collect(engine="streaming"))
-        return first.filter(pl.col(FAULT) != GOOD)
+        def first_lines() -> pl.DataFrame:
+            return self._rows().head(PREVIEWED_ROWS).filter(FAULTY).select(LINE).collect(engine="streaming")
 
-    def spool(self, part: Path, bad_rows: BadRows) -> tuple[int, pl.DataFrame]:
-        """Write the rows to ``part``; return how many are good, and the rest with their reasons."""
-        self._run(lambda: self._counted(self.frame()).sink_parquet(part, compression="lz4"))
-        faulty = pl.scan_parquet(part, glob=False).filter(pl.col(FAULT) != GOOD)
-        bad = faulty.select(LINE, FAULT, TEXT).collect(engine="streaming").sort(LINE)
-        if bad_rows == "stop":
-            self.raise_first(bad)
-        total = pl.scan_parquet(part, glob=False).select(pl.len()).collect().item()
-        return total - bad.height, self._explained(bad)
+        self._faults(self._run(first_lines)[LINE])
 
-    def raise_first(self, bad: pl.DataFrame) -> None:
-        """Raise for the first of the faulty rows, if there is one."""
-        if bad.height:
-            line, code, text = bad.select(LINE, FAULT, TEXT).row(0)
-            fault = explain(code, text, self.source, self.schema)
-            mend = (
-                "; mend the row, or leave such rows out with --bad-rows skip"
-                if self.with_label
-                else "; mend the row"
-            )
-            if line == 1 and code in (TOO_FEW, TOO_MANY):
-                mend = f" (is it a {self.schema.name} log?){mend}"
-            raise InputError(f"{fault.reason}{mend}", file=self.source.path, line=line, column=fault.column)
+    def spool(self, part: Path, *, first_row: int) -> tuple[int, pl.DataFrame]:
+        """Write the good rows to ``part``; return how many they are, and the rest with their reasons."""
+        read = part.with_suffix(".read")
 
-    def _explained(self, bad: pl.DataFrame) -> pl.DataFrame:
+        def read_all() -> None:
+            _write(self._numbered(self._told(self._rows()), first_row), read)
+
+        self._run(read_all)
+        rows = pl.scan_parquet(read, glob=False)
+        lines = rows.filter(FAULTY).select(LINE).collect(engine="streaming")[LINE]
+        faults = self._faults(lines)
+        if len(faults) < len(lines):
+            return self.spool(part, first_row=first_row)
+        total = rows.select(pl.len()).collect().item()
+        if lines.is_empty():
+            read.replace(part)
+        else:
+            good = rows.filter(~pl.col(FAULTY)).drop(ROW)
+            _write(self._numbered(good, first_row), part)
+            read.unlink()
+        return total - len(lines), self._explained(faults)
+
+    def _raw(self) -> pl.LazyFrame:
+        return scan_source(self.source, self.parser.schema, text_file=self.copy)
+
+    def _rows(self) -> pl.LazyFrame:
+        return self.parser.parse(self._raw())
+
+    def _numbered(self, rows: pl.LazyFrame, first_row: int) -> pl.LazyFrame:
+        # polars' own index is UInt32, and Criteo 1TB has more rows than that
+        number = pl.col(ROW).cast(pl.UInt64) + pl.lit(first_row, pl.UInt64)
+        return rows.with_row_index(ROW).with_columns(number).with_columns(self.computed)
+
+    def _faults(self, lines: pl.Series) -> pl.DataFrame:
+        """Read lines that seem to be at fault again; return line, code and text of those that are, in order.
+
+        Where some are not, there are spaces around numbers, and the parser has learned it.
+
+        Raises
+        ------
+        InputError
+            There is one, and it is not to be left out.
+        """
+        if lines.is_empty():
+            return pl.DataFrame(schema={LINE: pl.UInt32, FAULT: pl.UInt16, TEXT: pl.String})
+
+        def look() -> pl.DataFrame:
+            raw = self._raw().filter(pl.col(LINE).is_in(lines.implode())).head(len(lines))
+            faults = replace(self.parser, spaces=True).faults(raw)
+            return faults.sort(LINE).collect(engine="streaming")
+
+        faults = self._run(look)
+        if len(faults) < len(lines):
+            if self.parser.spaces:
+                raise InputError("the file changed while it was read", file=self.source.path)
+            self.parser = replace(self.parser, spaces=True)
+        if self.bad_rows == "stop" and len(faults):
+            raise self._first(*faults.row(0))
+        return faults
+
+    def _first(self, line: int, code: int, text: str) -> InputError:
+        """Return the error of a row that stops the job."""
+        fault = explain(code, text, self.source, self.parser.schema)
+        mend = "; mend the row"
+        if self.parser.with_label:
+            mend += ", or leave such rows out with --bad-rows skip"
+        if line == 1 and code in (TOO_FEW, TOO_MANY):
+            mend = f" (is it a {self.parser.schema.name} log?){mend}"
+        return InputError(f"{fault.reason}{mend}", file=self.source.path, line=line, column=fault.column)
+
+    def _explained(self, faults: pl.DataFrame) -> pl.DataFrame:
         rows = []
-        for line, code, text in bad.iter_rows():
-            fault = explain(code, text, self.source, self.schema)
+        for line, code, text in faults.iter_rows():
+            fault = explain(code, text, self.source, self.parser.schema)
             rows.append((str(self.source.path), line, fault.column, fault.reason, text))
         return pl.DataFrame(rows, schema=REJECTED_SCHEMA, orient="row")
 
-    def _counted(self, frame: pl.LazyFrame) -> pl.LazyFrame:
+    def _told(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         if self.on_rows is None:
-            return frame
-        on_rows = self.on_rows
-
-        def count(lines: pl.Series) -> pl.Series:
-            on_rows(len(lines))
-            return lines
-
-        # by line, not by fault: a column that is constant reaches the function as a single value
-        return frame.with_columns(
-            pl.col(LINE).map_batches(count, return_dtype=pl.UInt32, is_elementwise=True)
-        )
+            return rows
+        return rows.with_columns(counted(pl.col(LINE), pl.UInt32, self.on_rows))
 
     def _run(self, query: Callable[[], Result]) -> Result:
         """Run a query on the source; where its text is not UTF-8, say which line or go on with a copy."""
@@ -192,7 +228,8 @@ class _Reader:
             if self.copy is not None or not _is_not_utf8(error):
                 raise self._unreadable(error) from error
         self.copy = self.folder / "escaped.txt"
-        self.not_utf8 = tuple(escape_invalid_utf8(self.source.path, self.copy))
+        not_utf8 = tuple(escape_invalid_utf8(self.source.path, self.copy))
+        self.parser = replace(self.parser, not_utf8=not_utf8)
         return self._run(query)
 
     def _unreadable(self, error: BaseException) -> InputError:
@@ -204,6 +241,10 @@ class _Reader:
         except InputError as reason:
             return reason
         return InputError(f"cannot read it, it may be damaged: {first_line(error)}", file=self.source.path)
+
+
+def _write(rows: pl.LazyFrame, file: Path) -> None:
+    rows.sink_parquet(file, compression="lz4", row_group_size=ROWS_PER_GROUP)
 
 
 def _is_not_utf8(error: BaseException) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -45,14 +46,21 @@ class Vocabulary:
 
     @classmethod
     def build(
-        cls, counted: pl.DataFrame, *, min_count: int = 1, max_size: int | None = None, hash_buckets: int = 0
+        cls,
+        counted: Iterable[pl.DataFrame],
+        *,
+        min_count: int = 1,
+        max_size: int | None = None,
+        hash_buckets: int = 0,
     ) -> Self:
         """Choose the values that get an id of their own.
 
         Parameters
         ----------
         counted:
-            Columns ``value`` (String; null is the empty value) and ``count``: each distinct value once.
+            Frames of ``value`` (String; null is the empty value) and ``count``; each distinct value stands
+            once, in one of them. They are taken one after the other, and what is rare in one is forgotten
+            before the next.
         min_count:
             Values that occur less often are rare.
         max_size:
@@ -60,22 +68,33 @@ class Vocabulary:
         hash_buckets:
             Number of ids that the other values share; 0 gives them all id 2.
         """
-        counted = counted.select(pl.col("value"), pl.col("count").cast(pl.Int64))
-        present = counted.filter(pl.col("value").is_not_null())
-        ranked = present.sort(["count", "value"], descending=[True, False])
-        frequent = ranked.filter(pl.col("count") >= min_count)
-        kept = frequent if max_size is None else frequent.head(max_size)
-        other = ranked.slice(kept.height)  # rare values sort behind frequent ones, so the rest is a suffix
+        others = np.zeros(max(hash_buckets, 1), dtype=np.int64)
 
-        counts = np.zeros(FIRST_VALUE_ID + kept.height + hash_buckets, dtype=np.int64)
-        counts[NULL_ID] = counted.filter(pl.col("value").is_null())["count"].sum()
-        counts[FIRST_VALUE_ID : FIRST_VALUE_ID + kept.height] = kept["count"].to_numpy()
-        if hash_buckets:
-            buckets = hash_bucket(other["value"], hash_buckets)
-            np.add.at(counts, FIRST_VALUE_ID + kept.height + buckets, other["count"].to_numpy())
-        else:
-            counts[UNSEEN_ID] = other["count"].sum()
-        return cls(kept["value"].cast(pl.String), counts)
+        def share(other: pl.DataFrame) -> None:
+            """Add values without an id of their own to what they share."""
+            if hash_buckets:
+                np.add.at(others, hash_bucket(other["value"], hash_buckets), other["count"].to_numpy())
+            else:
+                others[0] += other["count"].sum()
+
+        null = 0
+        frequent = [pl.DataFrame(schema={"value": pl.String, "count": pl.Int64})]
+        for frame in counted:
+            frame = frame.select(pl.col("value").cast(pl.String), pl.col("count").cast(pl.Int64))
+            null += int(frame.filter(pl.col("value").is_null())["count"].sum())
+            present = frame.drop_nulls("value")
+            frequent.append(present.filter(pl.col("count") >= min_count))
+            share(present.filter(pl.col("count") < min_count))
+        ranked = pl.concat(frequent).sort(["count", "value"], descending=[True, False])
+        kept = ranked if max_size is None else ranked.head(max_size)
+        share(ranked.slice(kept.height))
+
+        reserved = np.zeros(FIRST_VALUE_ID, dtype=np.int64)
+        reserved[NULL_ID] = null
+        if not hash_buckets:
+            reserved[UNSEEN_ID] = others[0]
+        counts = np.concatenate([reserved, kept["count"].to_numpy(), others if hash_buckets else others[:0]])
+        return cls(kept["value"], counts)
 
     @classmethod
     def load(cls, file: Path) -> Self:
@@ -87,12 +106,23 @@ class Vocabulary:
             It is missing or damaged.
         """
         try:
-            frame = pl.read_parquet(file, glob=False).sort("id")
+            frame = pl.read_parquet(file, glob=False)
         except READ_ERRORS as error:
             reason = "is missing" if isinstance(error, FileNotFoundError) else "is damaged"
             raise DatasetError(f"{file} {reason}") from error
-        values = frame.filter(pl.col("value").is_not_null())["value"]
-        return cls(values, frame["count"].to_numpy().copy())
+        if not frame["id"].is_sorted():
+            frame = frame.sort("id")
+        return cls(frame["value"].drop_nulls(), frame["count"].to_numpy().copy())
+
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of its texts."""
+        return int(self.values.str.len_bytes().sum())
+
+    @property
+    def memory(self) -> int:
+        """Bytes that it takes."""
+        return int(self.values.estimated_size()) + self.counts.nbytes
 
     def save(self, file: Path) -> None:
         """Write the vocabulary file: id int32, value string (null for ids without one), count int64."""
@@ -104,14 +134,23 @@ class Vocabulary:
 
     def ids(self, value: pl.Expr) -> pl.Expr:
         """Int32 ids of the values (String) of an expression."""
-        known = value.cast(pl.Enum(self.values), strict=False).to_physical().cast(pl.Int32) + FIRST_VALUE_ID
+        return self.completed(value, self.known_ids(value, 0, len(self.values)))
+
+    def known_ids(self, value: pl.Expr, start: int, stop: int) -> pl.Expr:
+        """Int32 ids of the values from the ``start``-th to before the ``stop``-th; null for others."""
+        some = pl.Enum(self.values.slice(start, stop - start))
+        return value.cast(some, strict=False).to_physical().cast(pl.Int32) + (FIRST_VALUE_ID + start)
+
+    def completed(self, value: pl.Expr, known: pl.Expr) -> pl.Expr:
+        """Int32 ids of the values of an expression, given those of all that were kept."""
         unknown = self._bucket_ids(value, known) if self.buckets else pl.lit(UNSEEN_ID, pl.Int32)
         null = pl.lit(NULL_ID, pl.Int32)
         return pl.when(value.is_null()).then(null).otherwise(pl.coalesce(known, unknown))
 
-    def counts_of(self, ids: pl.Expr) -> pl.Expr:
-        """Int32 counts of the ids (Int32, none null) of an expression."""
-        return look_up(ids, np.minimum(self.counts, np.iinfo(np.int32).max).astype(np.int32))
+    @property
+    def row_counts(self) -> npt.NDArray[np.int32]:
+        """The counts as parts hold them: int32, at most 2^31 - 1."""
+        return np.minimum(self.counts, np.iinfo(np.int32).max).astype(np.int32)
 
     def _bucket_ids(self, value: pl.Expr, known: pl.Expr) -> pl.Expr:
         first = FIRST_VALUE_ID + len(self.values)
@@ -125,11 +164,22 @@ class Vocabulary:
         return unknown.map_batches(hash_unknown, return_dtype=pl.Int32, is_elementwise=True)
 
 
-def look_up(ids: pl.Expr, table: npt.NDArray[np.int32]) -> pl.Expr:
-    """Int32 entries of a table at the ids (integers, none null) of an expression."""
-    return ids.map_batches(
-        lambda batch: pl.Series(table[batch.to_numpy()]), return_dtype=pl.Int32, is_elementwise=True
-    )
+class Lookup:
+    """How the values of rows become ids, and ids the entries of a table: by casts to Enum, and by numpy."""
+
+    def ids(self, name: str, vocabulary: Vocabulary, value: pl.Expr) -> pl.Expr:
+        """Int32 ids of the values (String) of the field ``name``."""
+        return vocabulary.ids(value)
+
+    def entries(self, ids: pl.Expr, table: npt.NDArray[np.generic]) -> pl.Expr:
+        """Entries of a table at ids (integers, none null), of the type of the table."""
+        dtype = pl.Series(table[:0]).dtype
+
+        def entries(batch: pl.Series) -> pl.Series:
+            # polars passes null for rows of which another branch of when-then-otherwise will be taken
+            return pl.Series(table[batch.fill_null(0).to_numpy()])
+
+        return ids.map_batches(entries, return_dtype=dtype, is_elementwise=True)
 
 
 def hash_bucket(values: pl.Series, buckets: int) -> Counts:
@@ -138,20 +188,40 @@ def hash_bucket(values: pl.Series, buckets: int) -> Counts:
     return np.fromiter((int.from_bytes(d, "little") % buckets for d in digests), np.int64, len(values))
 
 
-def count_values(rows: pl.LazyFrame, values: dict[str, pl.Expr]) -> dict[str, pl.DataFrame]:
-    """Count the distinct values of each field.
+def count_plan(rows: pl.LazyFrame, value: pl.Expr, *, part: int = 0, parts: int = 1) -> pl.LazyFrame:
+    """Return the plan that counts the distinct values of a field, or one part of them, chosen by hash.
 
     Parameters
     ----------
     rows:
         The rows to fit on.
-    values:
-        For each field, the expression of its value (String, null where empty).
+    value:
+        The expression of the field's value (String, null where empty).
 
     Returns
     -------
-    dict
-        For each field a frame of ``value`` and ``count``, in no order.
+    pl.LazyFrame
+        Columns ``value`` and ``count``, in no order.
     """
-    plans = [rows.group_by(value.alias("value")).agg(pl.len().alias("count")) for value in values.values()]
-    return dict(zip(values, pl.collect_all(plans, engine="streaming"), strict=True))
+    values = rows.select(value.alias("value"))
+    if parts > 1:
+        values = values.filter(pl.col("value").hash() % parts == part)
+    return values.group_by("value").agg(pl.len().alias("count"))
+
+
+def estimate_distinct(rows: pl.LazyFrame, values: Mapping[str, pl.Expr]) -> dict[str, int]:
+    """Estimate the distinct values of each field, within a few percent, in one pass and little memory."""
+    return _of_fields(rows, {name: value.approx_n_unique() for name, value in values.items()})
+
+
+def mean_length(rows: pl.LazyFrame, values: Mapping[str, pl.Expr]) -> dict[str, int]:
+    """Return the mean length of each field's texts, in bytes."""
+    return _of_fields(rows, {name: value.str.len_bytes().mean() for name, value in values.items()})
+
+
+def _of_fields(rows: pl.LazyFrame, facts: Mapping[str, pl.Expr]) -> dict[str, int]:
+    if not facts:
+        return {}
+    plan = rows.select(fact.alias(name) for name, fact in facts.items())
+    found = plan.collect(engine="streaming").row(0, named=True)
+    return {name: round(number or 0) for name, number in found.items()}

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from stampede import ConfigError
 from stampede.pipeline import Dataset, DenseMode, PrepareOptions, Schema, SplitRule, prepare
 from stampede.pipeline.engine import EngineName
+from stampede.pipeline.memory import parse_bytes
 from stampede.pipeline.progress import Progress
 from stampede.workflows.recipe import PrepareRecipe, Recipe
 
@@ -33,6 +34,7 @@ def run_prepare(
     given: dict[str, Any],
     force: bool,
     engine: EngineName = "polars",
+    memory_limit: str | None = None,
     progress: Progress | None = None,
 ) -> Prepared:
     """Prepare a dataset.
@@ -48,6 +50,8 @@ def run_prepare(
         ``dense`` for the rule and the mode.
     engine:
         What computes the dataset.
+    memory_limit:
+        Memory that it may take, such as 4GB; None for half of what there is.
     """
     started = time.perf_counter()
     schema = Schema.named(preset_or_schema)
@@ -62,5 +66,15 @@ def run_prepare(
     except ValidationError as error:
         raise ConfigError.of_options(error) from error
     options = PrepareOptions(split=split, dense_mode=DenseMode(values.pop("dense")), **values)
-    dataset = prepare(schema, inputs, out, options=options, engine=engine, force=force, progress=progress)
+    memory = None if memory_limit is None else parse_bytes(memory_limit)
+    dataset = prepare(
+        schema,
+        inputs,
+        out,
+        options=options,
+        engine=engine,
+        memory=memory,
+        force=force,
+        progress=progress,
+    )
     return Prepared(dataset, time.perf_counter() - started)

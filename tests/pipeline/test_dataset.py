@@ -210,6 +210,6 @@ def test_row_groups_are_large(tmp_path: Path) -> None:
     metadata = parquet.ParquetFile(file).metadata
     groups = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
     assert all(rows >= 1 << 17 for rows in groups[:-1])
-    assert len(groups) == 1 + (sum(groups) - 1) // (1 << 18)
+    assert len(groups) == 1 + (sum(groups) - 1) // (1 << 17)
     assert all(metadata.row_group(0).column(i).compression == "ZSTD" for i in range(7))
     assert SMALL.name == dataset.manifest.log.name

@@ -291,9 +291,7 @@ class TestTranslation:
         pl.DataFrame({"a": self.STORED, "a_size": wrong}).write_parquet(categories / "unique.a.parquet")
 
         stored = {"a": nvtabular_ids.stored_values(tmp_path, "a")}
-        (vocabulary,) = nvtabular_ids.recount(
-            pl.LazyFrame({"a": self.IDS}), stored, PrepareOptions()
-        ).values()
+        ((_, vocabulary),) = nvtabular_ids.recount(pl.LazyFrame({"a": self.IDS}), stored, PrepareOptions())
 
         assert vocabulary.values.to_list() == ["c", "a", "b"]
         assert vocabulary.counts.tolist() == [0, 2, 2, 3, 2, 2]
@@ -301,7 +299,7 @@ class TestTranslation:
     def test_ids_are_renumbered_by_count_and_then_by_the_bytes_of_the_value(self) -> None:
         stored = {"a": self.STORED}
         encoded = pl.LazyFrame({"a": self.IDS})
-        vocabularies = nvtabular_ids.recount(encoded, stored, PrepareOptions())
+        vocabularies = dict(nvtabular_ids.recount(encoded, stored, PrepareOptions()))
 
         rows = nvtabular_ids.translate(encoded, pl.LazyFrame(), vocabularies, stored).collect()
 

@@ -96,7 +96,7 @@ def test_fitting_on_all_rows_counts_them_all_and_says_the_training_rows_nulls(tm
 
 def test_a_vocabulary_file_is_read_back_as_it_was(tmp_path: Path) -> None:
     counted = pl.DataFrame({"value": ["x", None, "y", "z"], "count": [3, 2, 1, 1]})
-    vocabulary = Vocabulary.build(counted, min_count=1, max_size=2, hash_buckets=3)
+    vocabulary = Vocabulary.build([counted], min_count=1, max_size=2, hash_buckets=3)
     vocabulary.save(tmp_path / "v.parquet")
     again = Vocabulary.load(tmp_path / "v.parquet")
 

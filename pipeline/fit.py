@@ -1,0 +1,117 @@
+"""The fitted rows -> vocabularies, field by field, within a budget of memory.
+
+A field with more distinct values than the budget holds is counted in several passes over the rows, each of
+which counts a part of the values, chosen by their hash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from math import ceil
+from pathlib import Path
+
+import polars as pl
+
+from stampede.pipeline.dataset import VOCABULARY_FOLDER
+from stampede.pipeline.engine import Job
+from stampede.pipeline.memory import BYTES_PER_COUNTED_VALUE, BYTES_PER_ENCODED_VALUE
+from stampede.pipeline.options import PrepareOptions
+from stampede.pipeline.progress import Progress
+from stampede.pipeline.vocabulary import Vocabulary, count_plan, estimate_distinct, mean_length
+
+# More than these in one pass do not fit the processor's caches: several passes are faster.
+MOST_COUNTED_VALUES = 1 << 20
+
+# Fields with this part of the most are looked at closer: are their texts long?
+LONG_TEXT = 16
+
+
+class VocabularyFolder(Mapping[str, Vocabulary]):
+    """The vocabularies of a dataset that is being made: all in its folder, some in memory.
+
+    Parameters
+    ----------
+    folder:
+        Where ``C1.parquet`` and the others are written.
+    memory:
+        Bytes that those in memory may take together; the others are read when they are asked for.
+    """
+
+    def __init__(self, folder: Path, names: Iterable[str], memory: int) -> None:
+        folder.mkdir()
+        self._folder = folder
+        self._free = memory
+        self._held: dict[str, Vocabulary | None] = dict.fromkeys(names)
+        self.lookup_bytes: dict[str, int] = {}
+
+    def add(self, name: str, vocabulary: Vocabulary) -> None:
+        """Write a vocabulary, and hold it where there is room."""
+        vocabulary.save(self._file(name))
+        self.lookup_bytes[name] = BYTES_PER_ENCODED_VALUE * len(vocabulary.values) + vocabulary.text_bytes
+        held = vocabulary.memory <= self._free
+        self._held[name] = vocabulary if held else None
+        self._free -= vocabulary.memory if held else 0
+
+    def __getitem__(self, name: str) -> Vocabulary:
+        held = self._held[name]
+        return held if held is not None else Vocabulary.load(self._file(name))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._held)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def _file(self, name: str) -> Path:
+        return self._folder / f"{name}.parquet"
+
+
+def fit_vocabularies(job: Job, values: Mapping[str, pl.Expr], progress: Progress) -> VocabularyFolder:
+    """Build the vocabulary of each field, within the memory of the job.
+
+    Parameters
+    ----------
+    values:
+        For each field the expression of its value (String, null where empty).
+    """
+    rows, total, options = job.fitted_rows, job.fitted_total, job.options
+    vocabularies = VocabularyFolder(job.folder / VOCABULARY_FOLDER, values, job.memory // 4)
+    most = min(max(job.memory * 3 // 4 // BYTES_PER_COUNTED_VALUE, 1), MOST_COUNTED_VALUES)
+    parts = {
+        name: ceil(number / most) for name, number in _distinct_values(rows, total, values, most).items()
+    }
+    progress.start("fit", total)
+    for name, value in values.items():
+        counted = _count_in_parts(rows, value, parts[name])
+        vocabularies.add(name, build_vocabulary(counted, options))
+        progress.advance(total // len(values))
+    return vocabularies
+
+
+def _count_in_parts(rows: pl.LazyFrame, value: pl.Expr, parts: int) -> Iterator[pl.DataFrame]:
+    # One field at a time: together they would share a scan, and rows that one has not got to wait in memory.
+    for part in range(parts):
+        yield count_plan(rows, value, part=part, parts=parts).collect(engine="streaming")
+
+
+def build_vocabulary(counted: Iterable[pl.DataFrame], options: PrepareOptions) -> Vocabulary:
+    """Build a vocabulary as the options ask for; see :meth:`Vocabulary.build`."""
+    return Vocabulary.build(
+        counted, min_count=options.min_count, max_size=options.max_size, hash_buckets=options.hash_buckets
+    )
+
+
+def _distinct_values(
+    rows: pl.LazyFrame, total: int, values: Mapping[str, pl.Expr], most: int
+) -> dict[str, int]:
+    """Return how many distinct values each field has: an estimate, or a bound where that is low enough.
+
+    A value with a long text counts as several.
+    """
+    if total <= most:
+        return dict.fromkeys(values, total)
+    distinct = estimate_distinct(rows, values)
+    many = {name: value for name, value in values.items() if distinct[name] > most // LONG_TEXT}
+    for name, length in mean_length(rows, many).items():
+        distinct[name] = ceil(distinct[name] * (1 + length / BYTES_PER_COUNTED_VALUE))
+    return distinct
