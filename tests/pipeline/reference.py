@@ -234,10 +234,10 @@ def hour_of(word: str, name: str) -> int:
 
 
 def log_bucket(number: float | None) -> str | None:
-    """Return the category of a number: floor(ln(x)^2) above 2, else "s" and the integer."""
+    """Return the category of a number: floor(ln(x)^2) above 2, else "s" and the integer, at least -2^62."""
     if number is None:
         return None
-    return str(math.floor(math.log(number) ** 2)) if number > 2 else f"s{int(number)}"
+    return str(math.floor(math.log(number) ** 2)) if number > 2 else f"s{max(int(number), -(2**62))}"
 
 
 def split_rows(clicks: list[Click], rules: Rules) -> list[str]:
