@@ -1,11 +1,12 @@
-# One file, two images:
+# One file, three images:
 #
-#   docker build -t stampede:gpu .                           an NVIDIA GPU, with a driver of 580 or newer
-#   docker build -t stampede:cpu --build-arg DEVICE=cpu .    no GPU
+#   docker build -t stampede:gpu .                                an NVIDIA GPU, with a driver of 580 or newer
+#   docker build -t stampede:cpu --build-arg BASE=cpu .           no GPU
+#   docker build -t stampede:nvtabular --build-arg BASE=merlin .  prepare --engine nvtabular on an NVIDIA GPU
 #
 # pip's default build of torch is the CUDA build. For the cpu image, --build-arg PIP_EXTRA_INDEX_URL=<index> takes
 # the CPU build instead, 3 GB smaller: PyTorch's install page shows its index (README.md, "The size of PyTorch").
-ARG DEVICE=gpu
+ARG BASE=gpu
 
 FROM python:3.11-slim-bookworm AS cpu-python
 
@@ -17,10 +18,31 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends python3-venv \
     && rm -rf /var/lib/apt/lists/*
 
+# Merlin's image has Python 3.10. This one brings its own libraries, so it runs there too; uv checks its hash.
+FROM cpu-python AS portable-python
+RUN pip install --no-cache-dir uv==0.13.9 \
+    && uv python install --no-bin --install-dir /downloaded 3.11.18 \
+    && mv /downloaded/cpython-3.11.18-* /opt/python \
+    && chmod -R a+rX /opt/python
+
+# Ubuntu 22.04, Python 3.10 with NVTabular 23.8 on cuDF 23.04 and dask-cuda, CUDA 12.1: a driver of 530 or newer.
+FROM nvcr.io/nvidia/merlin/merlin-pytorch:23.08 AS merlin-python
+COPY --from=portable-python /opt/python/ /opt/python/
+# Its PYTHONPATH leads to the packages of 3.10, which that finds without it and 3.11 cannot load.
+ENV PATH=/opt/python/bin:$PATH PYTHONPATH="" STAMPEDE_NVTABULAR_PYTHON=/usr/bin/python3
+
+FROM cpu-python AS requirements
+WORKDIR /requirements
+COPY pyproject.toml constraints.txt constraints-gpu.txt ./
+# The merlin image goes without torch: preparing needs none, and Merlin's LD_LIBRARY_PATH leads to the libraries of
+# its own, older one.
+RUN python3 -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; print('-c constraints.txt', *p['dependencies'], sep='\n')" > cpu.txt \
+    && python3 -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; print('-c constraints-gpu.txt', *p['dependencies'], *p['optional-dependencies']['gpu'], sep='\n')" > gpu.txt \
+    && grep -v '^torch' cpu.txt > merlin.txt
+
 FROM cpu-python AS wheel
 WORKDIR /source
-COPY pyproject.toml README.md LICENSE constraints.txt ./
-RUN python3 -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" > requirements.txt
+COPY pyproject.toml README.md LICENSE ./
 # src/stampede holds links to the five folders.
 COPY src/ src/
 COPY pipeline/ pipeline/
@@ -30,15 +52,16 @@ COPY workflows/ workflows/
 COPY cli/ cli/
 RUN --mount=type=cache,target=/root/.cache/pip pip wheel --no-deps --wheel-dir /wheels .
 
-FROM ${DEVICE}-python AS packages
+FROM ${BASE}-python AS packages
+ARG BASE
 ARG PIP_EXTRA_INDEX_URL=""
-COPY --from=wheel /source/requirements.txt /source/constraints.txt /tmp/
+COPY --from=requirements /requirements/*.txt /tmp/
 # The dependencies first, so that a change of the code does not install torch again.
 RUN --mount=type=cache,target=/root/.cache/pip \
     python3 -m venv /opt/stampede \
-    && /opt/stampede/bin/pip install -r /tmp/requirements.txt -c /tmp/constraints.txt
+    && /opt/stampede/bin/pip install -r "/tmp/${BASE}.txt"
 
-FROM ${DEVICE}-python AS stampede
+FROM ${BASE}-python AS stampede
 # Any user may run it (docker-compose.yml gives the caller's id): the folders are open and HOME needs no account.
 RUN useradd --no-create-home --uid 10001 stampede \
     && install -d -m 1777 /workspace /workspace/data /workspace/runs
@@ -49,6 +72,8 @@ ENV PATH=/opt/stampede/bin:$PATH HOME=/tmp USER=stampede PYTHONUNBUFFERED=1
 USER 10001
 WORKDIR /workspace
 VOLUME ["/workspace/data", "/workspace/runs"]
-HEALTHCHECK --interval=5m --timeout=30s CMD ["stampede", "--version"]
+# The user may use the folders, a GPU that it was given is still there, and the command answers.
+HEALTHCHECK --interval=5m --timeout=30s \
+    CMD ["sh", "-c", "test -r data && test -w runs && ${NVIDIA_VISIBLE_DEVICES:+nvidia-smi --list-gpus} && stampede --version"]
 ENTRYPOINT ["stampede"]
 CMD ["--help"]

@@ -5,6 +5,8 @@
 #   make lint      lint, types and import contracts alone
 #   make bench     the benchmark of a training step; the others in benchmarks/ take arguments
 #   make env-nvtabular   what `stampede prepare --engine nvtabular` needs; its tests run where that is
+#   make env-gpu   cudf-polars, to ask whether the plans of `--engine polars-gpu` would run on a GPU: a minute
+#                  and 3 GB, on any x86_64 machine; its tests run where that is
 #
 # PYTHON names the interpreter, NVTABULAR_PYTHON that of NVTabular's packages (3.11); PIP_ARGS is handed to pip,
 # for example to take the CPU build of torch.
@@ -14,10 +16,11 @@ PIP_ARGS ?=
 VENV ?= .venv
 NVTABULAR_PYTHON ?= python3.11
 NVTABULAR_VENV := .venv-nvtabular
+GPU_VENV := .venv-gpu
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt
 
-.PHONY: demo test lint bench env-nvtabular clean
+.PHONY: demo test lint bench env-nvtabular env-gpu clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -40,8 +43,10 @@ bench: $(VENV)/.installed-dev
 
 env-nvtabular: $(NVTABULAR_VENV)/.installed
 
+env-gpu: $(GPU_VENV)/.installed
+
 clean:
-	rm -rf $(VENV) $(NVTABULAR_VENV) build dist demo .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(NVTABULAR_VENV) $(GPU_VENV) build dist demo .mypy_cache .ruff_cache .pytest_cache
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -64,4 +69,14 @@ $(NVTABULAR_VENV)/.installed: requirements-nvtabular.txt
 	$(NVTABULAR_PYTHON) -m venv $(NVTABULAR_VENV)
 	$(NVTABULAR_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -r $<
 	$(NVTABULAR_VENV)/bin/python -W ignore -c 'import nvtabular'
+	@touch $@
+
+# What stampede.pipeline imports, and cudf-polars with its Dask engine; no torch.
+$(GPU_VENV)/.installed: constraints-gpu.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Stampede needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $@"; exit 1; }
+	$(PYTHON) -m venv $(GPU_VENV)
+	$(GPU_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c $< \
+		cudf-polars-cu13 dask-cuda numpy polars pydantic zstandard
+	$(GPU_VENV)/bin/python -c 'import cudf_polars.engine.dask'
 	@touch $@

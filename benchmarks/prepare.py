@@ -1,34 +1,28 @@
 """Time preparation against NVTabular on the CPU: the same raw file, the same work, one run of both.
 
     make env-nvtabular
-    python benchmarks/prepare.py --rows 2000000
+    python -m benchmarks.prepare --rows 2000000
 
 Both sides turn the same Criteo text into ids (values below --min-count share one), the count of each value,
 standardised numbers, and parquet, every row in the training split. Each is one command in a fresh process,
 timed from start to exit, after the file has been read once. NVTabular runs in its own environment in each of
 the ways that --ways names (route-workers: see prepare_nvtabular.py); the fastest is compared. The results are
 compared too: the values kept and their counts, and every row's counts, null and rare values, and numbers.
-
-Memory is the resident memory of a process and its children, added up, at its highest of twenty looks a
-second. It includes pages of files that are mapped, such as the log itself, which the system can drop at any
-time; "anonymous" leaves them out.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+from benchmarks.measure import Cost, measure
 
 from stampede.pipeline import Dataset
 from stampede.pipeline.dataset import FIRST_VALUE_ID, NULL_ID, UNSEEN_ID
@@ -36,19 +30,8 @@ from stampede.pipeline.engine_nvtabular import NVTabularEngine
 from stampede.pipeline.synth import synthesise
 
 NVTABULAR_SCRIPT = Path(__file__).with_name("prepare_nvtabular.py")
-SECONDS_BETWEEN_LOOKS = 0.05
 NUMBERS_TOLERANCE = 1e-4  # NVTabular adds up in float32 or float64 as it comes
 GB = 1e9
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a command took: wall and CPU time, and the highest memory of its processes in bytes."""
-
-    seconds: float
-    cpu_seconds: float
-    resident: int
-    anonymous: int
 
 
 def main() -> None:
@@ -77,8 +60,8 @@ def main() -> None:
 
 def _compare(log: Path, folder: Path, nvtabular: str, min_count: int, ways: Sequence[str]) -> None:
     size = log.stat().st_size
-    _time(["cat", log])  # so that everyone finds the file in memory
-    read = _time(["cat", log])
+    measure(["cat", log])  # so that everyone finds the file in memory
+    read = measure(["cat", log])
     parse_seconds, rows = _parse(log)
     print(f"{rows:,} rows, {size / GB:.2f} GB, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n")
     print(
@@ -90,7 +73,7 @@ def _compare(log: Path, folder: Path, nvtabular: str, min_count: int, ways: Sequ
     ours = folder / "stampede"
     arguments = ["criteo", log, "--out", ours, "--dense", "standard", "--min-count", min_count]
     arguments += ["--valid-fraction", 0, "--test-fraction", 0]
-    stampede = _time([sys.executable, "-m", "stampede", "prepare", *arguments])
+    stampede = measure([sys.executable, "-m", "stampede", "prepare", *arguments])
     _print_row("stampede prepare", stampede.seconds, rows, size, stampede)
 
     costs = {}
@@ -98,7 +81,7 @@ def _compare(log: Path, folder: Path, nvtabular: str, min_count: int, ways: Sequ
         route, _, workers = way.partition("-")
         theirs = folder / way
         command = [nvtabular, NVTABULAR_SCRIPT, log, theirs, "--route", route]
-        costs[way] = _time([*command, "--workers", workers, "--min-count", min_count])
+        costs[way] = measure([*command, "--workers", workers, "--min-count", min_count])
         _print_row(f"NVTabular {way}", costs[way].seconds, rows, size, costs[way])
         _check_agreement(Dataset.open(ours), theirs)
 
@@ -125,65 +108,6 @@ def _parse(log: Path) -> tuple[float, int]:
     fields = pl.scan_lines(log, name="line").select(pl.col("line").str.split_exact("\t", 39)).unnest("line")
     counted = fields.select(pl.all().count()).collect(engine="streaming")
     return time.perf_counter() - started, counted.row(0)[0]
-
-
-def _time(command: Sequence[object]) -> Cost:
-    """Run a command to its end and watch the memory of its processes."""
-    peak = [0, 0]
-    cpu_before = _cpu_seconds_of_children()
-    started = time.perf_counter()
-    with (
-        tempfile.TemporaryFile() as errors,
-        subprocess.Popen(
-            [str(word) for word in command], stdout=subprocess.DEVNULL, stderr=errors
-        ) as process,
-    ):
-        ended = threading.Event()
-
-        def watch() -> None:
-            while not ended.wait(SECONDS_BETWEEN_LOOKS):
-                for kind, size in enumerate(_memory_of_tree(process.pid)):
-                    peak[kind] = max(peak[kind], size)
-
-        watcher = threading.Thread(target=watch)
-        watcher.start()
-        code = process.wait()
-        seconds = time.perf_counter() - started
-        cpu_seconds = _cpu_seconds_of_children() - cpu_before
-        ended.set()
-        watcher.join()
-        if code:
-            errors.seek(0)
-            sys.exit(f"{command[0]} ended with {code}: {errors.read().decode()[-2000:]}")
-    return Cost(seconds, cpu_seconds, *peak)
-
-
-def _cpu_seconds_of_children() -> float:
-    """Return the CPU time of the processes that were started and have ended, and of theirs."""
-    times = os.times()
-    return times.children_user + times.children_system
-
-
-def _memory_of_tree(root: int) -> tuple[int, int]:
-    """Return the resident memory, and the anonymous part of it, of a process and all below it, in bytes."""
-    parents, sizes = {}, {}
-    for status in Path("/proc").glob("[0-9]*/status"):
-        try:
-            facts = dict(line.split(":\t", 1) for line in status.read_text().splitlines() if ":\t" in line)
-        except OSError:  # it has ended meanwhile
-            continue
-        if "VmRSS" in facts:
-            process = int(facts["Pid"])
-            parents[process] = int(facts["PPid"])
-            sizes[process] = [int(facts[kind].split()[0]) * 1024 for kind in ("VmRSS", "RssAnon")]
-    resident = anonymous = 0
-    for process, (all_of_it, own) in sizes.items():
-        above = process
-        while above in parents and above != root:
-            above = parents[above]
-        if above == root:
-            resident, anonymous = resident + all_of_it, anonymous + own
-    return resident, anonymous
 
 
 def _check_agreement(dataset: Dataset, theirs: Path) -> None:

@@ -20,7 +20,7 @@ from sklearn.linear_model import LogisticRegression
 from stampede.pipeline import Dataset
 from stampede.pipeline.dataset import Split
 from stampede.training.metrics import auc, log_loss
-from stampede.workflows.prepare import run_prepare
+from stampede.workflows.prepare import PrepareRequest, run_prepare
 from stampede.workflows.train import run_train
 
 
@@ -61,7 +61,7 @@ def _compare(log: str, folder: Path, seeds: list[int], threads: int | None) -> N
 
 def _prepare(log: str, out: Path, **given: float) -> Dataset:
     values = {"split": "sequential", **given}
-    return run_prepare("criteo", [log], out=out, recipe="small", given=values, force=False).dataset
+    return run_prepare(PrepareRequest("criteo", [log], out, "small", values), force=False).dataset
 
 
 def _logistic_regression(dataset: Dataset, strength: float) -> tuple[float, float]:

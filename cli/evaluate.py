@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -15,7 +15,7 @@ def evaluate(
     data: Annotated[
         Path | None, typer.Option(help="Another dataset with the run's vocabularies. [the run's own]")
     ] = None,
-    split: Annotated[Literal["train", "valid", "test"], typer.Option(help="Which rows.")] = "test",
+    split: Annotated[str, typer.Option(help="train, valid, test, or one that was added.")] = "test",
     device: Device = None,
     threads: Threads = None,
     json: Json = False,

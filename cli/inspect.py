@@ -75,7 +75,7 @@ def inspect(
                 for info in manifest.dense
             ],
         )
-        typer.echo(f"dense features are prepared as {manifest.dense_mode}; an empty one counts as 0")
+        typer.echo(f"dense features are prepared as {manifest.encoding.dense_mode}; an empty one counts as 0")
     typer.echo("unseen: share of test rows whose value has no id; top 10: share of the ten commonest ids")
     fitted = "the training rows" if manifest.fit_on == "train" else "all rows, those of the test too"
     typer.echo(

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from stampede.cli.common import Debug, Force, Json, given, print_json, print_table
+from stampede import ConfigError, DatasetError
+from stampede.cli.common import Debug, Force, Json, given, print_json, print_table, say
+
+if TYPE_CHECKING:
+    from stampede.pipeline.estimate import Estimate
+
+
+def pairs(crosses: list[str] | None) -> tuple[tuple[str, str], ...] | None:
+    """Return the fields that each --cross names."""
+    if not crosses:
+        return None
+    named = [tuple(name.strip() for name in cross.split(",")) for cross in crosses]
+    for cross, names in zip(crosses, named, strict=True):
+        if len(names) != 2 or not all(names):
+            raise ConfigError(f"--cross {cross}: name two fields, as in --cross C1,C2")
+    return tuple((one, other) for one, other in named)
 
 
 def prepare(
@@ -52,6 +67,28 @@ def prepare(
         bool,
         typer.Option("--dense-null-flag", help="Add a 0/1 column per dense feature: 1 where it is empty."),
     ] = False,
+    cross: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD,FIELD", help="Add the combined values of two fields as a field; repeatable."
+        ),
+    ] = None,
+    count_features: Annotated[
+        bool,
+        typer.Option(
+            "--count-features", help="Add how frequent the id of each field is as a dense column, in [0, 1]."
+        ),
+    ] = False,
+    target_encode: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD", help="Add the click rate of the field's value as a dense column; repeatable."
+        ),
+    ] = None,
+    folds: Annotated[
+        int | None,
+        typer.Option(help="Parts of the training rows; a row's click rate is that of the other parts. [5]"),
+    ] = None,
     fit_on: Annotated[
         Literal["train", "all"] | None,
         typer.Option(help="Rows that ids and statistics come from; 'all' leaks the test rows. [train]"),
@@ -64,13 +101,27 @@ def prepare(
         typer.Option(help="Stop at a row that cannot be used, or leave it out and list it. [stop]"),
     ] = None,
     engine: Annotated[
-        Literal["polars", "nvtabular"],
+        Literal["polars", "polars-gpu", "nvtabular"],
         typer.Option(
             show_default=False,
-            help="What computes it; the dataset is the same. nvtabular is a workflow of NVIDIA's NVTabular, "
-            "in an environment of its own; the dataset keeps it. [polars]",
+            help="What computes it; the dataset is the same. polars-gpu is the same plan on NVIDIA GPUs. "
+            "nvtabular is a workflow of NVIDIA's NVTabular, in an environment of its own; the dataset keeps "
+            "it. [polars]",
         ),
     ] = "polars",
+    gpu_executor: Annotated[
+        Literal["auto", "in-memory", "streaming", "dask"] | None,
+        typer.Option(
+            help="How polars-gpu runs: on one GPU with all rows in its memory or in chunks, or on every GPU "
+            "with dask. [auto: dask on several GPUs, in-memory where the rows surely fit]"
+        ),
+    ] = None,
+    allow_fallback: Annotated[
+        bool,
+        typer.Option(
+            "--allow-fallback", help="Let polars-gpu run on the CPU what a GPU cannot; else it is an error."
+        ),
+    ] = False,
     memory_limit: Annotated[
         str | None,
         typer.Option(
@@ -79,6 +130,17 @@ def prepare(
             "[half of what the machine or container has]",
         ),
     ] = None,
+    append: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Add the files to the dataset at --out as a split of this name, by the ids that it has.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Say the rows, disk and memory that it will take, and write nothing."),
+    ] = False,
     force: Force = False,
     json: Json = False,
     debug: Debug = False,
@@ -88,34 +150,48 @@ def prepare(
     Example: stampede prepare criteo train.txt --recipe small --out data/criteo
     """
     from stampede.cli.progress import Display
-    from stampede.workflows.prepare import run_prepare
+    from stampede.pipeline.engine import GpuOptions
+    from stampede.workflows.prepare import PrepareRequest, run_append, run_estimate, run_prepare
 
+    gpu = None
+    if gpu_executor or allow_fallback:
+        gpu = GpuOptions(gpu_executor or "auto", on_fallback=say if allow_fallback else None)
+    request = PrepareRequest(
+        preset_or_schema,
+        inputs,
+        out=out,
+        recipe=recipe,
+        given=given(
+            split=split,
+            time_unit=time_unit,
+            valid_fraction=valid_fraction,
+            test_fraction=test_fraction,
+            seed=seed,
+            min_count=min_count,
+            max_size=max_size,
+            hash_buckets=hash_buckets,
+            dense=dense,
+            dense_null_flag=dense_null_flag or None,
+            crosses=pairs(cross),
+            count_features=count_features or None,
+            target_encode=tuple(target_encode) if target_encode else None,
+            folds=folds,
+            fit_on=fit_on,
+            counts=False if no_counts else None,
+            bad_rows=bad_rows,
+        ),
+        memory_limit=memory_limit,
+    )
+    if append is not None and (dry_run or force or gpu or engine != "polars" or memory_limit):
+        raise ConfigError("--append takes neither --dry-run, --force, --memory-limit nor an --engine")
+    if dry_run:
+        show_estimate(run_estimate(request), request.out, json=json)
+        return
     with Display() as display:
-        prepared = run_prepare(
-            preset_or_schema,
-            inputs,
-            out=out,
-            recipe=recipe,
-            given=given(
-                split=split,
-                time_unit=time_unit,
-                valid_fraction=valid_fraction,
-                test_fraction=test_fraction,
-                seed=seed,
-                min_count=min_count,
-                max_size=max_size,
-                hash_buckets=hash_buckets,
-                dense=dense,
-                dense_null_flag=dense_null_flag or None,
-                fit_on=fit_on,
-                counts=False if no_counts else None,
-                bad_rows=bad_rows,
-            ),
-            engine=engine,
-            memory_limit=memory_limit,
-            force=force,
-            progress=display,
-        )
+        if append is not None:
+            prepared = run_append(request, append, progress=display)
+        else:
+            prepared = run_prepare(request, engine=engine, gpu=gpu, force=force, progress=display)
     dataset = prepared.dataset
     manifest = dataset.manifest
     if json:
@@ -138,4 +214,48 @@ def prepare(
     typer.echo(f"{len(dataset.fields)} categorical fields with {ids:,} ids{dense_text}")
     if manifest.rejected:
         typer.echo(f"{manifest.rejected:,} rows were left out: see {dataset.path / 'rejected.parquet'}")
-    typer.echo(f"{dataset.path} made in {prepared.seconds:.1f} s")
+    done = "made" if append is None else f"has a split {append},"
+    typer.echo(f"{dataset.path} {done} in {prepared.seconds:.1f} s")
+
+
+def show_estimate(found: Estimate, out: Path, *, json: bool) -> None:
+    """Print what a preparation will take."""
+    if json:
+        print_json(
+            {
+                "rows": found.rows,
+                "ids": found.ids,
+                "input_bytes": found.input_bytes,
+                "spool_bytes": found.spool_bytes,
+                "dataset_bytes": found.dataset_bytes,
+                "disk_bytes": found.disk_bytes,
+                "free_bytes": found.free_bytes,
+                "memory_bytes": found.memory_bytes,
+                "memory_limit_bytes": found.memory_limit_bytes,
+            }
+        )
+    else:
+        print_table(
+            ("about", ""),
+            [
+                ("rows", f"{found.rows:,}"),
+                ("ids", f"{sum(found.ids.values()):,}"),
+                ("input", _size(found.input_bytes)),
+                ("dataset", _size(found.dataset_bytes)),
+                ("disk, until it is done", f"{_size(found.disk_bytes)} of {_size(found.free_bytes)} free"),
+                ("memory", f"{_size(found.memory_bytes)}, held to {_size(found.memory_limit_bytes)}"),
+            ],
+        )
+        typer.echo("nothing was written")
+    if not found.fits:
+        raise DatasetError(
+            f"the disk of {out} has {_size(found.free_bytes)} free where about {_size(found.disk_bytes)} are "
+            "needed: make room or choose another --out"
+        )
+
+
+def _size(size: int) -> str:
+    for unit, bytes_each in (("GB", 1_000_000_000), ("MB", 1_000_000)):
+        if size >= bytes_each:
+            return f"{size / bytes_each:,.1f} {unit}"
+    return f"{size / 1000:,.1f} kB"

@@ -13,15 +13,26 @@ if __name__ != "stampede.pipeline":
     raise ImportError("import stampede.pipeline, not pipeline")
 
 if TYPE_CHECKING:
+    from stampede.pipeline.append import append_split
     from stampede.pipeline.dataset import Dataset, DenseMode, SplitRule
     from stampede.pipeline.encode import Encoder
     from stampede.pipeline.options import PrepareOptions
     from stampede.pipeline.plan import prepare
     from stampede.pipeline.schema import Schema
 
-__all__ = ["Dataset", "DenseMode", "Encoder", "PrepareOptions", "Schema", "SplitRule", "prepare"]
+__all__ = [
+    "Dataset",
+    "DenseMode",
+    "Encoder",
+    "PrepareOptions",
+    "Schema",
+    "SplitRule",
+    "append_split",
+    "prepare",
+]
 
 _HOMES = {
+    "append_split": "append",
     "Dataset": "dataset",
     "DenseMode": "dataset",
     "SplitRule": "dataset",

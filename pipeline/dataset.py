@@ -4,6 +4,7 @@
       manifest.json               schema, options, statistics, files with row counts
       train/part-00000.parquet    valid/…  test/…
       vocab/C1.parquet            id int32, value string, count int64
+      target/C1.parquet           only of fields that are target-encoded: id int32, rows int64, clicks int64
       rejected.parquet            only where rows were left out
 
 A part has ``label`` int8, each dense feature float32, and for each categorical field ``X`` its id ``X`` int32
@@ -17,6 +18,7 @@ ascending value bytes; hash buckets, where asked for, follow the values that wer
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -35,13 +37,15 @@ FORMAT_VERSION = 1
 
 MANIFEST = "manifest.json"
 VOCABULARY_FOLDER = "vocab"
+TARGET_FOLDER = "target"
 REJECTED = "rejected.parquet"
 
 LABEL = "label"
 PADDING_ID, NULL_ID, UNSEEN_ID, FIRST_VALUE_ID = 0, 1, 2, 3
 
-Split = Literal["train", "valid", "test"]
-SPLITS: tuple[Split, ...] = ("train", "valid", "test")
+Split = str
+SPLITS: tuple[Split, ...] = ("train", "valid", "test")  # that a dataset is made with; later files add others
+SPLIT_NAME = re.compile("[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 class DenseMode(StrEnum):
@@ -66,6 +70,40 @@ class SplitRule(_Record):
     test_fraction: float = 0.1
     seed: int = 0
     time_unit: Literal["hour", "day"] = "hour"
+
+
+class Encoding(_Record):
+    """Which columns rows are turned into, besides an id per categorical column of the log.
+
+    Attributes
+    ----------
+    dense_mode, dense_null_flag:
+        How dense features become model inputs, and whether ``X_null`` says where each was empty.
+    crosses:
+        Pairs of fields whose combined values are a further field.
+    count_features:
+        Whether ``X_log_count`` says how frequent the id of each field is: log(1 + count) over log(1 + rows),
+        both of the fitted rows; 0 for unseen and rare values.
+    target_encoded, folds:
+        Fields whose click rate is the column ``X_target``, out of fold in the training split; see
+        :mod:`stampede.pipeline.target`.
+    """
+
+    dense_mode: DenseMode = DenseMode.LOG
+    dense_null_flag: bool = False
+    crosses: tuple[tuple[str, str], ...] = ()
+    count_features: bool = False
+    target_encoded: tuple[str, ...] = ()
+    folds: int = 5
+
+    def dense_columns(self, dense: Sequence[str], fields: Sequence[str]) -> tuple[str, ...]:
+        """Return the names of the float32 columns, given those of the dense features and the fields."""
+        columns = () if self.dense_mode == DenseMode.LOG_BUCKET else tuple(dense)
+        if self.dense_null_flag:
+            columns += tuple(f"{name}_null" for name in columns)
+        if self.count_features:
+            columns += tuple(f"{field}_log_count" for field in fields)
+        return columns + tuple(f"{field}_target" for field in self.target_encoded)
 
 
 class FieldInfo(_Record):
@@ -107,7 +145,10 @@ class SplitInfo(_Record):
 
 
 class Manifest(BaseModel):
-    """What ``manifest.json`` holds. It names no machine, time or absolute path: same data, same manifest."""
+    """What ``manifest.json`` holds. It names no machine, time or absolute path: same data, same manifest.
+
+    ``earlier`` has the SHA-256 of each manifest that the dataset had before a split was added.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
@@ -119,25 +160,17 @@ class Manifest(BaseModel):
     min_count: int
     max_size: int | None
     hash_buckets: int
-    dense_mode: DenseMode
-    dense_null_flag: bool
+    encoding: Encoding
     counts: bool
     fields: tuple[FieldInfo, ...]
     dense: tuple[DenseInfo, ...]
     splits: dict[Split, SplitInfo]
     rejected: int
+    earlier: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """Return the document, as it is in the file."""
         return self.model_dump_json(indent=1, by_alias=True) + "\n"
-
-
-def dense_columns(dense: tuple[DenseInfo, ...], mode: DenseMode, *, null_flags: bool) -> tuple[str, ...]:
-    """Return the names of the float32 columns; none where dense features became categorical."""
-    if mode == DenseMode.LOG_BUCKET:
-        return ()
-    names = tuple(info.name for info in dense)
-    return names + tuple(f"{name}_null" for name in names) if null_flags else names
 
 
 class _Versioned(BaseModel):
@@ -203,9 +236,8 @@ class Dataset:
 
     @property
     def dense_columns(self) -> tuple[str, ...]:
-        """Names of the float32 columns, in order; empty where dense features became categorical."""
-        manifest = self.manifest
-        return dense_columns(manifest.dense, manifest.dense_mode, null_flags=manifest.dense_null_flag)
+        """Names of the float32 columns, in order; empty where all dense features became categorical."""
+        return self.manifest.encoding.dense_columns([info.name for info in self.manifest.dense], self.fields)
 
     def scan(self, split: Split) -> pl.LazyFrame:
         """Return the rows of a split, in order.
@@ -241,6 +273,10 @@ class Dataset:
         """Return the parquet file of a field's ids: id int32, value string, count int64."""
         return self.path / VOCABULARY_FOLDER / f"{field}.parquet"
 
+    def target_file(self, field: str) -> Path:
+        """Return the parquet file of a target-encoded field: id int32, rows int64, clicks int64."""
+        return self.path / TARGET_FOLDER / f"{field}.parquet"
+
     def columns(self) -> dict[str, pl.DataType]:
         """Names and types of the columns of a part, in order."""
         columns: dict[str, pl.DataType] = {LABEL: pl.Int8()}
@@ -257,9 +293,12 @@ class Dataset:
                 _check_parquet(self.path / part.path, dict(self.columns()), part.rows)
             if sum(part.rows for part in info.files) != info.rows:
                 raise DatasetError(f"{self.path / MANIFEST}: the rows of split {split} do not add up")
-        vocabulary = {"id": pl.Int32(), "value": pl.String(), "count": pl.Int64()}
+        vocabulary: dict[str, pl.DataType] = {"id": pl.Int32(), "value": pl.String(), "count": pl.Int64()}
         for field, size in self.sizes.items():
             _check_parquet(self.vocabulary_file(field), vocabulary, size)
+        target: dict[str, pl.DataType] = {"id": pl.Int32(), "rows": pl.Int64(), "clicks": pl.Int64()}
+        for field in self.manifest.encoding.target_encoded:
+            _check_parquet(self.target_file(field), target, self.sizes[field])
 
 
 def _parse_manifest(document: bytes, file: Path) -> Manifest:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -28,22 +28,37 @@ HALF = 1 << 26
 SMALLEST_UNIT_EXPONENT = -1022
 LARGEST_INTEGER = float(1 << 62)
 
+Collect = Callable[[pl.LazyFrame], pl.DataFrame]
 
-def fit_dense(rows: pl.LazyFrame, names: Sequence[str], *, mode: DenseMode) -> tuple[DenseInfo, ...]:
+
+def collect_streaming(plan: pl.LazyFrame) -> pl.DataFrame:
+    """Run a plan on Polars' streaming engine."""
+    return plan.collect(engine="streaming")
+
+
+def fit_dense(
+    rows: pl.LazyFrame, names: Sequence[str], *, mode: DenseMode, collect: Collect = collect_streaming
+) -> tuple[DenseInfo, ...]:
     """Compute the statistics of dense columns (Float64, null counts as 0).
 
     Minimum and maximum always; mean and population deviation for the mode ``standard`` alone. The result does
     not depend on threads, files or the engine: sums are taken over values quantised to 2^-53 of the largest,
     which is exact for integers below 2^53.
+
+    Parameters
+    ----------
+    collect:
+        How a plan is run.
     """
     if not names:
         return ()
     columns = {name: pl.col(name).fill_null(0.0) for name in names}
-    bounds = rows.select(
+    plan = rows.select(
         *[pl.col(name).null_count().alias(f"{name}.null") for name in names],
         *[value.min().alias(f"{name}.min") for name, value in columns.items()],
         *[value.max().alias(f"{name}.max") for name, value in columns.items()],
-    ).collect(engine="streaming").row(0, named=True)  # fmt: skip
+    )
+    bounds = collect(plan).row(0, named=True)
     # Which of -0.0 and 0.0 is the smaller depends on their order: adding 0.0 makes both the latter.
     lowest = {name: float(bounds[f"{name}.min"]) + 0.0 for name in names}
     highest = {name: float(bounds[f"{name}.max"]) + 0.0 for name in names}
@@ -54,10 +69,11 @@ def fit_dense(rows: pl.LazyFrame, names: Sequence[str], *, mode: DenseMode) -> t
         return tuple(infos)
 
     largest = {name: max(abs(lowest[name]), abs(highest[name])) for name in names}
-    means = {name: float(mean) for name, mean in _exact_means(rows, columns, largest).items()}
-    squares = {name: (value - means[name]) ** 2 for name, value in columns.items()}
+    means = {name: float(mean) for name, mean in _exact_means(rows, columns, largest, collect).items()}
+    offsets = {name: value - means[name] for name, value in columns.items()}
+    squares = {name: offset * offset for name, offset in offsets.items()}  # a GPU's pow may round otherwise
     widest = {n: max((lowest[n] - means[n]) ** 2, (highest[n] - means[n]) ** 2) for n in names}
-    variances = _exact_means(rows, squares, widest)
+    variances = _exact_means(rows, squares, widest, collect)
     return tuple(
         info.model_copy(update={"mean": means[info.name], "std": math.sqrt(variances[info.name])})
         for info in infos
@@ -65,7 +81,7 @@ def fit_dense(rows: pl.LazyFrame, names: Sequence[str], *, mode: DenseMode) -> t
 
 
 def _exact_means(
-    rows: pl.LazyFrame, values: dict[str, pl.Expr], largest: dict[str, float]
+    rows: pl.LazyFrame, values: dict[str, pl.Expr], largest: dict[str, float], collect: Collect
 ) -> dict[str, Fraction]:
     """Mean of each expression (Float64, at most ``largest`` in magnitude), the same in any order of rows."""
     units = {
@@ -81,7 +97,7 @@ def _exact_means(
             high.cast(pl.Int64).sum().alias(f"{name}.high"),
             low.cast(pl.Int64).sum().alias(f"{name}.low"),
         ]
-    row = rows.select(sums).collect(engine="streaming").row(0, named=True)
+    row = collect(rows.select(sums)).row(0, named=True)
     return {
         name: (row[f"{name}.high"] * HALF + row[f"{name}.low"]) * Fraction(units[name]) / row[".rows"]
         for name in values
@@ -108,12 +124,21 @@ def transform_dense(info: DenseInfo, *, mode: DenseMode) -> pl.Expr:
         assert info.std is not None
         scaled = (value - info.mean) * (1 / info.std) if info.std >= SMALLEST_SPREAD else value * 0.0
     elif mode == DenseMode.LOG:
-        scaled = value.sign() * value.abs().log1p()
+        scaled = value.sign() * _log1p(value.abs())
     else:
         scaled = value
     finite = scaled.clip(-FLOAT32_MAX, FLOAT32_MAX).cast(pl.Float32)
     zero = pl.lit(0.0, pl.Float32)
     return pl.when(finite == 0.0).then(zero).otherwise(finite).alias(info.name)  # no negative zero
+
+
+def _log1p(value: pl.Expr) -> pl.Expr:
+    """Return ln(1 + x) of x >= 0 (Float64) to the last places, by Kahan's formula (HP-15C handbook, 1982).
+
+    cudf-polars would compute ``Expr.log1p`` as the logarithm of a rounded sum: 0 for small x.
+    """
+    above = value + 1.0
+    return pl.when(above == 1.0).then(value).otherwise(above.log() * (value / (above - 1.0)))
 
 
 def null_flag(name: str) -> pl.Expr:
@@ -128,6 +153,7 @@ def log_bucket(name: str) -> pl.Expr:
     all values share a bucket.
     """
     value = pl.col(name)
-    large = value.log().pow(2).floor().cast(pl.Int64, strict=False).cast(pl.String)
+    logarithm = value.log()
+    large = (logarithm * logarithm).floor().cast(pl.Int64, strict=False).cast(pl.String)
     small = pl.lit("s") + value.clip(-LARGEST_INTEGER, 2.0).cast(pl.Int64).cast(pl.String)
     return pl.when(value > 2).then(large).otherwise(small)

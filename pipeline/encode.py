@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
 import polars as pl
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from stampede import CheckpointError, DatasetError
-from stampede.pipeline.dataset import Dataset, DenseInfo, DenseMode, dense_columns
+from stampede import CheckpointError, ConfigError, DatasetError
+from stampede.pipeline.dataset import (
+    LABEL,
+    TARGET_FOLDER,
+    VOCABULARY_FOLDER,
+    Dataset,
+    DenseInfo,
+    DenseMode,
+    Encoding,
+)
 from stampede.pipeline.dense import log_bucket, null_flag, transform_dense
 from stampede.pipeline.errors import READ_ERRORS, first_line
 from stampede.pipeline.rows import HOUR
 from stampede.pipeline.schema import Schema
+from stampede.pipeline.target import FOLD, OutOfFold, Target
 from stampede.pipeline.vocabulary import Lookup, Vocabulary
+
+# Between the values of a cross: control characters, hardly in any log; escaped where they are.
+BETWEEN, ESCAPE = "\x1f", "\x1b"
+
+SHOWN_FIELDS = 8
 
 
 class DatasetOrigin(BaseModel):
@@ -29,33 +43,42 @@ class DatasetOrigin(BaseModel):
 
 
 class EncoderFile(BaseModel):
-    """What ``encoder.json`` of a run holds; the vocabularies lie beside it."""
+    """What ``encoder.json`` of a run holds; vocabularies and targets lie beside it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     log: Schema
-    dense_mode: DenseMode
-    dense_null_flag: bool
+    encoding: Encoding
     dense: tuple[DenseInfo, ...]
     dataset: DatasetOrigin
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """Turns typed rows of one log into model inputs, with fitted vocabularies and dense statistics."""
+    """Turns typed rows of one log into model inputs, with what was fitted.
+
+    Attributes
+    ----------
+    vocabularies:
+        Of each field.
+    targets:
+        Of each field that is target-encoded.
+    """
 
     schema: Schema
-    dense_mode: DenseMode
-    dense_null_flag: bool
+    encoding: Encoding
     dense: tuple[DenseInfo, ...]
     vocabularies: Mapping[str, Vocabulary]
+    targets: Mapping[str, Target] = field(default_factory=dict)
 
     @classmethod
     def of_dataset(cls, dataset: Dataset) -> Self:
         """Return the encoder that a dataset was made with."""
         manifest = dataset.manifest
+        encoding = manifest.encoding
         vocabularies = {name: Vocabulary.load(dataset.vocabulary_file(name)) for name in dataset.fields}
-        return cls(manifest.log, manifest.dense_mode, manifest.dense_null_flag, manifest.dense, vocabularies)
+        targets = {name: Target.load(dataset.target_file(name)) for name in encoding.target_encoded}
+        return cls(manifest.log, encoding, manifest.dense, vocabularies, targets)
 
     @classmethod
     def load(cls, folder: Path) -> tuple[Self, DatasetOrigin]:
@@ -69,20 +92,23 @@ class Encoder:
         try:
             spec = EncoderFile.model_validate_json(_present(folder / "encoder.json").read_bytes())
             vocabularies = {
-                name: Vocabulary.load(_present(folder / "vocab" / f"{name}.parquet"))
-                for name in field_values(spec.log, spec.dense_mode)
+                name: Vocabulary.load(_present(folder / VOCABULARY_FOLDER / f"{name}.parquet"))
+                for name in field_values(spec.log, spec.encoding)
+            }
+            targets = {
+                name: Target.load(_present(folder / TARGET_FOLDER / f"{name}.parquet"))
+                for name in spec.encoding.target_encoded
             }
         except ValidationError as error:
             raise CheckpointError.of_validation(error, f"the encoder in {folder} is damaged") from error
         except (*READ_ERRORS, DatasetError) as error:
             raise CheckpointError(f"the encoder in {folder} is damaged: {first_line(error)}") from error
-        encoder = cls(spec.log, spec.dense_mode, spec.dense_null_flag, spec.dense, vocabularies)
-        return encoder, spec.dataset
+        return cls(spec.log, spec.encoding, spec.dense, vocabularies, targets), spec.dataset
 
     @property
     def dense_columns(self) -> tuple[str, ...]:
         """Names of the float32 columns of an encoded row, in order."""
-        return dense_columns(self.dense, self.dense_mode, null_flags=self.dense_null_flag)
+        return self.encoding.dense_columns([info.name for info in self.dense], tuple(self.vocabularies))
 
     def columns(self, *, counts: bool) -> list[str]:
         """Names of the columns of an encoded row, in order, after the label."""
@@ -92,18 +118,18 @@ class Encoder:
         return columns
 
     def save(self, folder: Path, origin: DatasetOrigin) -> None:
-        """Write ``encoder.json`` and ``vocab/`` into the folder of a run."""
-        spec = EncoderFile(
-            log=self.schema,
-            dense_mode=self.dense_mode,
-            dense_null_flag=self.dense_null_flag,
-            dense=self.dense,
-            dataset=origin,
-        )
+        """Write ``encoder.json``, ``vocab/`` and ``target/`` into the folder of a run."""
+        spec = EncoderFile(log=self.schema, encoding=self.encoding, dense=self.dense, dataset=origin)
         (folder / "encoder.json").write_text(spec.model_dump_json(indent=2) + "\n", "utf-8")
-        (folder / "vocab").mkdir(exist_ok=True)
+        (folder / VOCABULARY_FOLDER).mkdir(exist_ok=True)
         for name, vocabulary in self.vocabularies.items():
-            vocabulary.save(folder / "vocab" / f"{name}.parquet")
+            vocabulary.save(folder / VOCABULARY_FOLDER / f"{name}.parquet")
+        self.save_targets(folder)
+
+    def save_targets(self, folder: Path) -> None:
+        """Write ``target/`` into the folder of a dataset or run."""
+        for name, target in self.targets.items():
+            target.save(folder / TARGET_FOLDER / f"{name}.parquet")
 
     def encode(
         self,
@@ -112,6 +138,7 @@ class Encoder:
         counts: bool,
         keep: tuple[str, ...] = (),
         lookup: Lookup | None = None,
+        out_of_fold: OutOfFold | None = None,
     ) -> pl.LazyFrame:
         """Encode typed rows (see :mod:`stampede.pipeline.rows`) in order.
 
@@ -123,21 +150,49 @@ class Encoder:
             Columns of ``rows`` that are handed on as they are, such as ``label``.
         lookup:
             How values become ids; an engine may have its own way.
+        out_of_fold:
+            The targets of the rows that were fitted on; ``rows`` have their fold then.
         """
         lookup = lookup or Lookup()
+        encoding = self.encoding
         dense: list[pl.Expr] = []
-        if self.dense_mode != DenseMode.LOG_BUCKET:
-            dense = [transform_dense(info, mode=self.dense_mode) for info in self.dense]
-            if self.dense_null_flag:
+        if encoding.dense_mode != DenseMode.LOG_BUCKET:
+            dense = [transform_dense(info, mode=encoding.dense_mode) for info in self.dense]
+            if encoding.dense_null_flag:
                 dense += [null_flag(info.name) for info in self.dense]
-        ids, id_counts = [], []
-        for name, value in field_values(self.schema, self.dense_mode).items():
-            vocabulary = self.vocabularies[name]
-            ids.append(lookup.ids(name, vocabulary, value).alias(name))
+        folds = [FOLD] if out_of_fold else []
+        encoded = rows.select(*keep, *folds, *dense, *self.ids(tuple(self.vocabularies), lookup))
+        return self.completed(encoded, counts=counts, keep=keep, lookup=lookup, out_of_fold=out_of_fold)
+
+    def ids(self, names: Sequence[str], lookup: Lookup) -> list[pl.Expr]:
+        """Int32 ids of some fields."""
+        values = field_values(self.schema, self.encoding)
+        return [lookup.ids(name, self.vocabularies[name], values[name]).alias(name) for name in names]
+
+    def completed(
+        self,
+        encoded: pl.LazyFrame,
+        *,
+        counts: bool,
+        keep: tuple[str, ...] = (),
+        lookup: Lookup | None = None,
+        out_of_fold: OutOfFold | None = None,
+    ) -> pl.LazyFrame:
+        """Add what follows from the ids, to rows with ids and scaled dense features; see :meth:`encode`."""
+        lookup = lookup or Lookup()
+        added = []
+        for name, vocabulary in self.vocabularies.items():
             if counts:
-                id_counts.append(lookup.entries(pl.col(name), vocabulary.row_counts).alias(f"{name}_count"))
-        encoded = rows.select(*keep, *dense, *ids).with_columns(id_counts)
-        return encoded.select(*keep, *self.columns(counts=counts))
+                added.append(lookup.entries(pl.col(name), vocabulary.row_counts).alias(f"{name}_count"))
+            if self.encoding.count_features:
+                added.append(lookup.entries(pl.col(name), vocabulary.log_counts).alias(f"{name}_log_count"))
+        for name, target in self.targets.items():
+            if out_of_fold:
+                rates = lookup.entries(out_of_fold.index(name), out_of_fold.rates[name])
+            else:
+                rates = lookup.entries(pl.col(name), target.rates)
+            added.append(rates.alias(f"{name}_target"))
+        return encoded.with_columns(added).select(*keep, *self.columns(counts=counts))
 
 
 def _present(file: Path) -> Path:
@@ -146,10 +201,10 @@ def _present(file: Path) -> Path:
     return file
 
 
-def field_values(schema: Schema, mode: DenseMode) -> dict[str, pl.Expr]:
+def field_values(schema: Schema, encoding: Encoding) -> dict[str, pl.Expr]:
     """Return for each categorical field of a dataset its value's expression (String, null where empty)."""
     values: dict[str, pl.Expr] = {}
-    if mode == DenseMode.LOG_BUCKET:
+    if encoding.dense_mode == DenseMode.LOG_BUCKET:
         values |= {name: log_bucket(name) for name in schema.dense}
     values |= {name: pl.col(name) for name in schema.categorical}
     if schema.time is not None:
@@ -157,4 +212,41 @@ def field_values(schema: Schema, mode: DenseMode) -> dict[str, pl.Expr]:
         weekday = (pl.col(HOUR) // 24 + 3) % 7 + 1  # 1970-01-01 was a Thursday
         features = {"hour_of_day": hour_of_day, "weekday": weekday}
         values |= {name: features[name].cast(pl.String) for name in schema.time_features}
-    return values
+    return values | {cross_name(*pair): _cross(*(values[name] for name in pair)) for pair in encoding.crosses}
+
+
+def cross_name(one: str, other: str) -> str:
+    """Return the name of the field that two fields are crossed to."""
+    return f"{one}_x_{other}"
+
+
+def _cross(one: pl.Expr, other: pl.Expr) -> pl.Expr:
+    """Combine two values to one, a different one for each pair; empty where both are."""
+    first = one.str.replace_all(ESCAPE, ESCAPE * 2, literal=True)
+    first = first.str.replace_all(BETWEEN, ESCAPE + BETWEEN, literal=True)
+    both = pl.concat_str(first.fill_null(""), pl.lit(BETWEEN), other.fill_null(""))
+    return pl.when(one.is_not_null() | other.is_not_null()).then(both)
+
+
+def check_columns(schema: Schema, encoding: Encoding) -> None:
+    """Raise unless the fields that crosses and targets name exist, and every column has a name of its own.
+
+    Raises
+    ------
+    ConfigError
+        Names the flag and the field.
+    """
+    plain = tuple(field_values(schema, encoding.model_copy(update={"crosses": ()})))
+    fields = plain + tuple(cross_name(*pair) for pair in encoding.crosses)
+    named = [("--cross", name, plain) for pair in encoding.crosses for name in pair]
+    named += [("--target-encode", name, fields) for name in encoding.target_encoded]
+    for flag, name, known in named:
+        if name not in known:
+            shown = ", ".join(known[:SHOWN_FIELDS]) + (", …" if len(known) > SHOWN_FIELDS else "")
+            raise ConfigError(f"{flag}: there is no field {name}: choose from {shown}")
+    columns = [LABEL, *encoding.dense_columns(schema.dense, fields), *fields]
+    columns += [f"{name}_count" for name in fields]
+    if repeated := sorted({name for name in columns if columns.count(name) > 1}):
+        raise ConfigError(
+            f"two columns would be called {repeated[0]}: leave one out, or rename it in the schema"
+        )

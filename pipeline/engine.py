@@ -6,6 +6,7 @@ is one file that turns typed rows into ids, counts and scaled numbers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, get_args
@@ -20,12 +21,36 @@ from stampede.pipeline.progress import Progress, counted
 from stampede.pipeline.schema import Schema
 from stampede.pipeline.split import SPLIT, split_code, split_of_code
 
-EngineName = Literal["polars", "nvtabular"]
+EngineName = Literal["polars", "polars-gpu", "nvtabular"]
 ENGINES: tuple[EngineName, ...] = get_args(EngineName)
 
+GpuExecutor = Literal["auto", "in-memory", "streaming", "dask"]
+
 SCRATCH = "scratch"
+SPOOL_FOLDER = "spool"
 
 ROWS_PER_GROUP = 1 << 17
+
+
+@dataclass(frozen=True)
+class GpuOptions:
+    """How the engine ``polars-gpu`` computes.
+
+    Attributes
+    ----------
+    executor:
+        ``in-memory`` or ``streaming`` on one GPU, ``dask`` on all of them; ``auto`` chooses.
+    on_fallback:
+        Told in a line, once, that a part of the plan runs on the CPU; None makes that an error.
+    """
+
+    executor: GpuExecutor = "auto"
+    on_fallback: Callable[[str], None] | None = None
+
+    def __post_init__(self) -> None:
+        known = get_args(GpuExecutor)
+        if self.executor not in known:
+            raise ConfigError(f"--gpu-executor {self.executor}: choose {' or '.join(known)}")
 
 
 @dataclass(frozen=True)
@@ -57,6 +82,11 @@ class Job:
     def scratch(self) -> Path:
         """Folder for what is needed on the way only."""
         return self.folder / SCRATCH
+
+    @property
+    def spool_bytes(self) -> int:
+        """Bytes of the spool on disk."""
+        return sum(file.stat().st_size for file in (self.scratch / SPOOL_FOLDER).iterdir())
 
     @property
     def total(self) -> int:
@@ -98,7 +128,19 @@ class Job:
             file_path_provider=lambda file: part_name(split_of_code(file.partition_keys.item())),
             approximate_bytes_per_file=None,
         )
-        encoded.sink_parquet(by_split, compression="zstd", row_group_size=ROWS_PER_GROUP, mkdir=True)
+        sink_part(encoded, by_split)
+
+
+def sink_part(encoded: pl.LazyFrame, file: Path | pl.PartitionBy) -> None:
+    """Write encoded rows, in order; nothing reads statistics, and a higher level hardly packs tighter."""
+    encoded.sink_parquet(
+        file,
+        compression="zstd",
+        compression_level=1,
+        statistics=False,
+        row_group_size=ROWS_PER_GROUP,
+        mkdir=True,
+    )
 
 
 class Engine(Protocol):
@@ -117,25 +159,38 @@ class Engine(Protocol):
         """Fit on the fitted rows, write vocabularies and the part of every split, return what was fitted."""
 
 
-def part_name(split: Split) -> str:
-    """Return where the rows of a split lie in a dataset."""
-    return f"{split}/part-00000.parquet"
+def part_name(split: Split, number: int = 0) -> str:
+    """Return where a part of a split lies in a dataset."""
+    return f"{split}/part-{number:05d}.parquet"
 
 
-def engine_named(name: str) -> Engine:
+def engine_named(name: str, *, gpu: GpuOptions | None = None) -> Engine:
     """Return the engine of that name.
+
+    Parameters
+    ----------
+    gpu:
+        Options of ``polars-gpu``, which no other engine has.
 
     Raises
     ------
     ConfigError
-        There is none.
+        There is none, or it has no such options.
     """
+    if name not in ENGINES:
+        raise ConfigError(f"--engine {name}: choose {' or '.join(ENGINES)}")
+    if name == "polars-gpu":
+        from stampede.pipeline.engine_polars_gpu import PolarsGpuEngine
+
+        return PolarsGpuEngine(gpu or GpuOptions())
+    if gpu is not None:
+        raise ConfigError(
+            f"--engine {name}: --gpu-executor and --allow-fallback are options of --engine polars-gpu"
+        )
     if name == "polars":
         from stampede.pipeline.engine_polars import PolarsEngine
 
         return PolarsEngine()
-    if name == "nvtabular":
-        from stampede.pipeline.engine_nvtabular import NVTabularEngine
+    from stampede.pipeline.engine_nvtabular import NVTabularEngine
 
-        return NVTabularEngine.of_environment()
-    raise ConfigError(f"--engine {name}: choose {' or '.join(ENGINES)}")
+    return NVTabularEngine.of_environment()

@@ -39,11 +39,12 @@ from stampede.pipeline.dataset import LABEL, VOCABULARY_FOLDER, DenseInfo, Dense
 from stampede.pipeline.dense import SMALLEST_SPREAD, fit_dense
 from stampede.pipeline.encode import Encoder, field_values
 from stampede.pipeline.engine import Job
-from stampede.pipeline.fit import VocabularyFolder
+from stampede.pipeline.fit import VocabularyFolder, sum_targets, with_folds
 from stampede.pipeline.nvtabular_ids import escape, recount, renumber_workflow, stored_values, translate
 from stampede.pipeline.progress import Progress
 from stampede.pipeline.publish import DiskFullError, disk_is_full
 from stampede.pipeline.split import SPLIT, split_code
+from stampede.pipeline.spool import ROW
 
 WORKFLOW_FOLDER = "nvtabular_workflow"
 
@@ -101,7 +102,7 @@ class NVTabularEngine:
     def run(self, job: Job, progress: Progress) -> Encoder:
         """Fit on the fitted rows and write the part of every split; see :class:`Engine`."""
         schema, options = job.schema, job.options
-        fields = tuple(field_values(schema, options.dense_mode))
+        fields = tuple(field_values(schema, options.encoding))
         _check_names(fields)
         progress.start("fit", None)
         dense = fit_dense(job.fitted_rows, schema.dense, mode=options.dense_mode)
@@ -136,14 +137,18 @@ class NVTabularEngine:
         vocabularies = VocabularyFolder(job.folder / VOCABULARY_FOLDER, fields, job.memory)
         for field, vocabulary in recount(fitted_ids, stored, options):
             vocabularies.add(field, vocabulary)
-        encoder = Encoder(schema, options.dense_mode, options.dense_null_flag, dense, vocabularies)
-        translated = []
+        encoder = Encoder(schema, options.encoding, dense, vocabularies)
+        parts = []
         for split in job.sizes:
             texts = pl.scan_parquet(handed[split], glob=False)
-            rows = translate(encoded[split], texts, vocabularies, stored)
             code = pl.lit(split_code(split), pl.Int8).alias(SPLIT)
-            translated.append(rows.select(code, LABEL, *encoder.columns(counts=options.counts)))
-        job.write_parts(pl.concat(translated), progress)
+            parts.append(translate(encoded[split], texts, vocabularies, stored).with_columns(code))
+        rows = with_folds(pl.concat(parts), options)
+        encoder, out_of_fold = sum_targets(rows.filter(pl.col(SPLIT) == split_code("train")), encoder)
+        keep = (SPLIT, LABEL)
+        job.write_parts(
+            encoder.completed(rows, counts=options.counts, keep=keep, out_of_fold=out_of_fold), progress
+        )
         for field, vocabulary in vocabularies.items():
             renumber_workflow(workflow, field, vocabulary)
         return encoder
@@ -169,11 +174,11 @@ class NVTabularEngine:
 
 
 def hand_over(job: Job, split: Split, file: Path) -> Path:
-    """Write the rows of a split for NVTabular: label, numbers (null where empty), and each field's text."""
+    """Write the rows of a split for NVTabular: label, numbers (null where empty), each field's text."""
     dense = () if job.options.dense_mode == DenseMode.LOG_BUCKET else job.schema.dense
-    fields = field_values(job.schema, job.options.dense_mode)
+    fields = field_values(job.schema, job.options.encoding)
     texts = [escape(value).alias(field) for field, value in fields.items()]
-    rows = job.rows_of(split).select(LABEL, *dense, *texts)
+    rows = job.rows_of(split).select(ROW, LABEL, *dense, *texts)
     rows.sink_parquet(file, compression="lz4", row_group_size=HANDED_ROWS_PER_GROUP, mkdir=True)
     return file
 

@@ -14,7 +14,7 @@ from stampede.pipeline.dataset import LABEL, PADDING_ID
 from stampede.pipeline.dense import fit_dense
 from stampede.pipeline.encode import Encoder, field_values
 from stampede.pipeline.engine import Job
-from stampede.pipeline.fit import VocabularyFolder, fit_vocabularies
+from stampede.pipeline.fit import VocabularyFolder, fit_targets, fit_vocabularies, with_folds
 from stampede.pipeline.progress import Progress
 from stampede.pipeline.split import SPLIT
 from stampede.pipeline.spool import ROW
@@ -30,14 +30,18 @@ class PolarsEngine:
     def run(self, job: Job, progress: Progress) -> Encoder:
         """Fit on the fitted rows and write the part of every split; see :class:`Engine`."""
         schema, options = job.schema, job.options
-        values = field_values(schema, options.dense_mode)
+        values = field_values(schema, options.encoding)
         vocabularies = fit_vocabularies(job, values, progress)
         dense = fit_dense(job.fitted_rows, schema.dense, mode=options.dense_mode)
-        encoder = Encoder(schema, options.dense_mode, options.dense_null_flag, dense, vocabularies)
+        encoder = Encoder(schema, options.encoding, dense, vocabularies)
 
         lookup = KnownIds(_encode_large_fields(job, values, vocabularies, progress))
+        rows = with_folds(job.rows, options)
+        encoder, out_of_fold = fit_targets(rows, encoder, lookup)
         progress.start("encode", job.total)
-        encoded = encoder.encode(job.rows, counts=options.counts, keep=(SPLIT, LABEL), lookup=lookup)
+        encoded = encoder.encode(
+            rows, counts=options.counts, keep=(SPLIT, LABEL), lookup=lookup, out_of_fold=out_of_fold
+        )
         job.write_parts(encoded, progress)
         return encoder
 

@@ -7,17 +7,22 @@ which counts a part of the values, chosen by their hash.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 
 import polars as pl
 
-from stampede.pipeline.dataset import VOCABULARY_FOLDER
+from stampede.pipeline.dataset import LABEL, VOCABULARY_FOLDER
+from stampede.pipeline.dense import Collect, collect_streaming
+from stampede.pipeline.encode import Encoder
 from stampede.pipeline.engine import Job
 from stampede.pipeline.memory import BYTES_PER_COUNTED_VALUE, BYTES_PER_ENCODED_VALUE
 from stampede.pipeline.options import PrepareOptions
 from stampede.pipeline.progress import Progress
-from stampede.pipeline.vocabulary import Vocabulary, count_plan, estimate_distinct, mean_length
+from stampede.pipeline.split import SPLIT, split_code
+from stampede.pipeline.target import FOLD, OutOfFold, clicks_by_fold, fold_of_row, rates_by_fold
+from stampede.pipeline.vocabulary import Lookup, Vocabulary, count_plan, estimate_distinct, mean_length
 
 # More than these in one pass do not fit the processor's caches: several passes are faster.
 MOST_COUNTED_VALUES = 1 << 20
@@ -115,3 +120,46 @@ def _distinct_values(
     for name, length in mean_length(rows, many).items():
         distinct[name] = ceil(distinct[name] * (1 + length / BYTES_PER_COUNTED_VALUE))
     return distinct
+
+
+def with_folds(rows: pl.LazyFrame, options: PrepareOptions) -> pl.LazyFrame:
+    """Add the fold of each row where something is encoded out of fold."""
+    if not options.target_encode:
+        return rows
+    return rows.with_columns(fold_of_row(options.split.seed, options.folds))
+
+
+def fit_targets(
+    rows: pl.LazyFrame, encoder: Encoder, lookup: Lookup, *, collect: Collect = collect_streaming
+) -> tuple[Encoder, OutOfFold | None]:
+    """Sum up the clicks of the training rows by id and fold, for each field that is target-encoded.
+
+    Parameters
+    ----------
+    rows:
+        Typed rows with their split and fold.
+
+    Returns
+    -------
+    Encoder, OutOfFold
+        The encoder for other rows, and the rates of these; None where no field is target-encoded.
+    """
+    names = encoder.encoding.target_encoded
+    train = rows.filter(pl.col(SPLIT) == split_code("train"))
+    train = train.select(FOLD, LABEL, *encoder.ids(names, lookup)) if names else train
+    return sum_targets(train, encoder, collect=collect)
+
+
+def sum_targets(
+    train: pl.LazyFrame, encoder: Encoder, *, collect: Collect = collect_streaming
+) -> tuple[Encoder, OutOfFold | None]:
+    """Do the same of training rows that have ids: label, fold, and the id of each such field."""
+    encoding = encoder.encoding
+    if not encoding.target_encoded:
+        return encoder, None
+    sizes = {name: encoder.vocabularies[name].size for name in encoding.target_encoded}
+    targets, rates = {}, {}
+    for name, size in sizes.items():
+        counted = collect(clicks_by_fold(train, name))
+        targets[name], rates[name] = rates_by_fold(counted, folds=encoding.folds, size=size)
+    return replace(encoder, targets=targets), OutOfFold(rates, sizes)

@@ -11,6 +11,7 @@ from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from stampede import ConfigError
 
+OWN_GROUPS = Path("/proc/self/cgroup")
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 SHARE_OF_MACHINE = 0.5
 
@@ -47,7 +48,7 @@ def memory_of_machine() -> int:
 
 def _control_group_limits() -> Iterator[int]:
     try:
-        groups = Path("/proc/self/cgroup").read_text("utf-8").splitlines()
+        groups = OWN_GROUPS.read_text("utf-8").splitlines()
     except OSError:
         return
     for line in groups:
@@ -70,6 +71,11 @@ def _control_group_limits() -> Iterator[int]:
                 yield int(text)
 
 
+def fixed_memory() -> int:
+    """Return the bytes that a job takes whatever its vocabularies."""
+    return FIXED_BYTES + FIXED_BYTES_PER_THREAD * pl.thread_pool_size()
+
+
 def working_memory(limit: int | None) -> int:
     """Return the bytes that vocabularies and counts may take at a time.
 
@@ -83,7 +89,7 @@ def working_memory(limit: int | None) -> int:
     ConfigError
         The limit is too low for this number of threads.
     """
-    fixed = FIXED_BYTES + FIXED_BYTES_PER_THREAD * pl.thread_pool_size()
+    fixed = fixed_memory()
     if limit is None:
         return max(int(memory_of_machine() * SHARE_OF_MACHINE) - fixed, LEAST_WORKING_BYTES)
     if limit < fixed + LEAST_WORKING_BYTES:

@@ -16,6 +16,7 @@ import polars as pl
 from stampede.pipeline.dataset import FIRST_VALUE_ID, NULL_ID, PADDING_ID, UNSEEN_ID
 from stampede.pipeline.fit import build_vocabulary
 from stampede.pipeline.options import PrepareOptions
+from stampede.pipeline.spool import ROW
 from stampede.pipeline.vocabulary import Lookup, Vocabulary, count_plan
 
 ESCAPE = "\ue000"  # a character for private use, hardly in any log
@@ -75,28 +76,24 @@ def translate(
     vocabularies: Mapping[str, Vocabulary],
     stored: dict[str, pl.Series],
 ) -> pl.LazyFrame:
-    """Renumber the ids of rows that NVTabular encoded, and add the counts.
+    """Renumber the ids of rows that NVTabular encoded, and add the number of each row.
 
     Parameters
     ----------
     encoded, handed:
-        The same rows, encoded and as text: a value that NVTabular does not know may have a hash bucket.
+        The same rows, encoded and as text, with their number: a value that NVTabular does not know may have
+        a hash bucket.
     stored:
         For each field what :func:`stored_values` returns.
     """
     lookup = Lookup()
     tables = {field: _contract_ids(book, stored[field]) for field, book in vocabularies.items()}
     bucketed = [field for field, book in vocabularies.items() if book.buckets]
-    if bucketed:
-        texts = handed.select(unescape(pl.col(field)).alias(f".{field}") for field in bucketed)
-        encoded = pl.concat([encoded, texts], how="horizontal")
+    texts = [unescape(pl.col(field)).alias(f".{field}") for field in bucketed]
+    encoded = pl.concat([encoded, handed.select(ROW, *texts)], how="horizontal")
     ids = [lookup.entries(pl.col(field), table).alias(field) for field, table in tables.items()]
     buckets = [_with_buckets(field, vocabularies[field]) for field in bucketed]
-    counts = [
-        lookup.entries(pl.col(field), book.row_counts).alias(f"{field}_count")
-        for field, book in vocabularies.items()
-    ]
-    return encoded.with_columns(ids).with_columns(buckets).with_columns(counts)
+    return encoded.with_columns(ids).with_columns(buckets)
 
 
 def _with_buckets(field: str, vocabulary: Vocabulary) -> pl.Expr:

@@ -24,8 +24,8 @@ from stampede.pipeline.dataset import (
     Split,
     SplitInfo,
 )
-from stampede.pipeline.encode import Encoder
-from stampede.pipeline.engine import SCRATCH, EngineName, Job, engine_named, part_name
+from stampede.pipeline.encode import Encoder, check_columns
+from stampede.pipeline.engine import SCRATCH, SPOOL_FOLDER, EngineName, GpuOptions, Job, engine_named
 from stampede.pipeline.memory import working_memory
 from stampede.pipeline.options import PrepareOptions
 from stampede.pipeline.progress import Progress, Silent
@@ -49,6 +49,7 @@ def prepare(
     *,
     options: PrepareOptions | None = None,
     engine: EngineName = "polars",
+    gpu: GpuOptions | None = None,
     memory: int | None = None,
     force: bool = False,
     progress: Progress | None = None,
@@ -65,6 +66,8 @@ def prepare(
         The folder to make. It appears whole or not at all.
     engine:
         What computes it; the dataset is the same.
+    gpu:
+        Options of the engine ``polars-gpu``.
     memory:
         Bytes of memory that the job may take; None for half of what the machine or container has. Large
         vocabularies are counted and looked up in parts that fit.
@@ -91,7 +94,8 @@ def prepare(
     progress = progress or Silent()
     target = Path(out)
     working = working_memory(memory)
-    chosen = engine_named(engine)
+    check_columns(schema, options.encoding)
+    chosen = engine_named(engine, gpu=gpu)
     chosen.check()
     with building(target, force=force, replaces=(MANIFEST, VOCABULARY_FOLDER)) as folder:
         files = resolve_inputs(inputs)
@@ -100,13 +104,13 @@ def prepare(
         spool = write_spool(
             files,
             schema,
-            scratch / "spool",
+            scratch / SPOOL_FOLDER,
             bad_rows=options.bad_rows,
             computed=split_while_reading(options.split),
             on_rows=progress.advance,
         )
         if spool.rows == 0:
-            raise _no_rows(files, spool.rejected)
+            raise no_rows_error(files, spool.rejected)
         rows = spool.scan()
         rows = rows.with_columns(split_after_reading(rows, options.split))
         sizes = _count_splits(rows)
@@ -114,7 +118,8 @@ def prepare(
 
         encoder = chosen.run(Job(schema, options, rows, sizes, folder, working), progress)
 
-        splits = {split: _split_info(folder, split) for split in sizes}
+        encoder.save_targets(folder)
+        splits = {split: split_info(folder, split) for split in sizes}
         if spool.rejected.height:
             spool.rejected.write_parquet(folder / REJECTED)
         manifest = Manifest(
@@ -124,8 +129,7 @@ def prepare(
             min_count=options.min_count,
             max_size=options.max_size,
             hash_buckets=options.hash_buckets,
-            dense_mode=options.dense_mode,
-            dense_null_flag=options.dense_null_flag,
+            encoding=options.encoding,
             counts=options.counts,
             fields=_field_infos(folder, encoder, splits, options),
             dense=encoder.dense,
@@ -137,7 +141,8 @@ def prepare(
     return Dataset.open(target)
 
 
-def _no_rows(files: Sequence[Path], rejected: pl.DataFrame) -> InputError:
+def no_rows_error(files: Sequence[Path], rejected: pl.DataFrame) -> InputError:
+    """Return the error of inputs without a row that can be used."""
     file = files[0] if len(files) == 1 else None
     if rejected.is_empty():
         return InputError(
@@ -159,11 +164,16 @@ def _count_splits(rows: pl.LazyFrame) -> dict[Split, int]:
     return {split: sizes[split] for split in SPLITS if split in sizes}
 
 
-def _split_info(folder: Path, split: Split) -> SplitInfo:
-    name = part_name(split)
-    written = pl.scan_parquet(folder / name, glob=False).select(pl.len(), pl.col(LABEL).sum().cast(pl.Int64))
-    total, clicks = written.collect(engine="streaming").row(0)
-    return SplitInfo(rows=total, click_rate=clicks / total, files=(PartInfo(path=name, rows=total),))
+def split_info(folder: Path, split: Split) -> SplitInfo:
+    """Return what lies in the folder of a split."""
+    total = clicks = 0
+    parts = []
+    for file in sorted((folder / split).iterdir()):
+        written = pl.scan_parquet(file, glob=False).select(pl.len(), pl.col(LABEL).sum().cast(pl.Int64))
+        rows, clicked = written.collect(engine="streaming").row(0)
+        parts.append(PartInfo(path=f"{split}/{file.name}", rows=rows))
+        total, clicks = total + rows, clicks + clicked
+    return SplitInfo(rows=total, click_rate=clicks / total, files=tuple(parts))
 
 
 def _field_infos(

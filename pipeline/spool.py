@@ -6,6 +6,7 @@ and their number: the index among all accepted rows.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -104,16 +105,38 @@ def write_spool(
     rejected = [pl.DataFrame(schema=REJECTED_SCHEMA)]
     part_rows: list[int] = []
     for number, path in enumerate(inputs):
+        before = _state(path)
         source = describe(path, schema, label="required" if with_label else "optional")
         parser = RowParser(schema, with_label)
         reader = _Reader(source, parser, folder, bad_rows, computed, on_rows)
         reader.preview()
         part = folder / f"part-{number:05d}.parquet"
         accepted, refused = reader.spool(part, first_row=sum(part_rows))
+        if _state(path) != before:
+            raise changed(path)
         parts.append(part)
         part_rows.append(accepted)
         rejected.append(refused)
     return Spool(parts, part_rows, pl.concat(rejected))
+
+
+def sample_rows(
+    inputs: Sequence[Path], schema: Schema, *, rows: int, bad_rows: BadRows = "stop"
+) -> pl.DataFrame:
+    """Return the first good rows of each input, ``rows`` from all, typed as in a spool, unnumbered.
+
+    Raises
+    ------
+    InputError
+        As :func:`write_spool`, of the rows that are looked at.
+    """
+    frames = []
+    for path in inputs:
+        source = describe(path, schema)
+        with tempfile.TemporaryDirectory() as folder:
+            reader = _Reader(source, RowParser(schema, with_label=True), Path(folder), bad_rows, (), None)
+            frames.append(reader.sample(max(rows // len(inputs), 1)))
+    return pl.concat(frames)
 
 
 @dataclass
@@ -135,6 +158,12 @@ class _Reader:
             return self._rows().head(PREVIEWED_ROWS).filter(FAULTY).select(LINE).collect(engine="streaming")
 
         self._faults(self._run(first_lines)[LINE])
+
+    def sample(self, rows: int) -> pl.DataFrame:
+        """Return the good ones of the first rows."""
+        self.preview()
+        frame = self._run(lambda: self._rows().head(rows).collect(engine="streaming"))
+        return frame.filter(~pl.col(FAULTY)).drop(FAULTY, LINE)
 
     def spool(self, part: Path, *, first_row: int) -> tuple[int, pl.DataFrame]:
         """Write the good rows to ``part``; return how many they are, and the rest with their reasons."""
@@ -190,7 +219,7 @@ class _Reader:
         faults = self._run(look)
         if len(faults) < len(lines):
             if self.parser.spaces:
-                raise InputError("the file changed while it was read", file=self.source.path)
+                raise changed(self.source.path)
             self.parser = replace(self.parser, spaces=True)
         if self.bad_rows == "stop" and len(faults):
             raise self._first(*faults.row(0))
@@ -243,8 +272,22 @@ class _Reader:
         return InputError(f"cannot read it, it may be damaged: {first_line(error)}", file=self.source.path)
 
 
+def changed(path: Path) -> InputError:
+    """Return the error of a file that is another one than it was when reading began."""
+    return InputError("the file changed while it was read: run this again when it is whole", file=path)
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    """Return what changes when a file is written to or replaced; nothing where it is gone."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
 def _write(rows: pl.LazyFrame, file: Path) -> None:
-    rows.sink_parquet(file, compression="lz4", row_group_size=ROWS_PER_GROUP)
+    rows.sink_parquet(file, compression="lz4", statistics=False, row_group_size=ROWS_PER_GROUP)
 
 
 def _is_not_utf8(error: BaseException) -> bool:

@@ -152,6 +152,14 @@ class Vocabulary:
         """The counts as parts hold them: int32, at most 2^31 - 1."""
         return np.minimum(self.counts, np.iinfo(np.int32).max).astype(np.int32)
 
+    @property
+    def log_counts(self) -> npt.NDArray[np.float32]:
+        """How frequent each id is: log(1 + count) / log(1 + rows), in [0, 1]; 0 for rare ones."""
+        rows = max(float(self.counts.sum()), 1.0)
+        logs: npt.NDArray[np.float64] = np.log1p(self.counts) / np.log1p(rows)
+        logs[UNSEEN_ID] = 0.0
+        return logs.astype(np.float32)
+
     def _bucket_ids(self, value: pl.Expr, known: pl.Expr) -> pl.Expr:
         first = FIRST_VALUE_ID + len(self.values)
 

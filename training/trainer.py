@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +22,7 @@ from stampede.training.loader import Batch, DeviceLoader
 from stampede.training.loss import cross_entropy, regulariser
 from stampede.training.metrics import Metrics
 from stampede.training.optim import CowClip, LinearWarmup
+from stampede.training.records import Records
 
 STEPS_PER_LOG = 50
 
@@ -111,15 +110,10 @@ class Trainer:
         started = time.perf_counter()
         training_seconds, trained_rows, epochs_since_best = 0.0, 0, 0
         lowest_loss = float("inf")
-        with (self.run / "metrics.jsonl").open("a", encoding="utf-8") as log:
-
-            def write(**values: Any) -> None:
-                log.write(json.dumps(values) + "\n")
-                log.flush()
-
+        with Records(self.run) as records:
             for epoch in range(1, self.config.epochs + 1):
                 epoch_started = time.perf_counter()
-                trained_rows += self._train_epoch(epoch, write)
+                trained_rows += self._train_epoch(epoch, records)
                 training_seconds += time.perf_counter() - epoch_started
 
                 valid, checkpoint = self._end_epoch(epoch)
@@ -128,7 +122,7 @@ class Trainer:
                     mark_best(self.run, checkpoint)
                     self.best_epoch, self.best_valid = epoch, valid
                 prune_checkpoints(self.run, keep=checkpoint)
-                write(kind="epoch", epoch=epoch, step=self.step, valid=_as_json(valid), best=is_best)
+                records.write(kind="epoch", step=self.step, epoch=epoch, valid=_as_json(valid), best=is_best)
                 if self.observer is not None:
                     self.observer.epoch_ended(epoch, valid, best=is_best)
 
@@ -142,7 +136,13 @@ class Trainer:
 
             load_best(self.run, self.model)
             test = evaluate(self.model, self.test) if self.test is not None else None
-            write(kind="result", epoch=self.best_epoch, valid=_as_json(self.best_valid), test=_as_json(test))
+            records.write(
+                kind="result",
+                step=self.step,
+                epoch=self.best_epoch,
+                valid=_as_json(self.best_valid),
+                test=_as_json(test),
+            )
         return TrainResult(
             valid=self.best_valid,
             test=test,
@@ -170,7 +170,7 @@ class Trainer:
             )
         return valid, checkpoint
 
-    def _train_epoch(self, epoch: int, write: Callable[..., None]) -> int:
+    def _train_epoch(self, epoch: int, records: Records) -> int:
         """Train one epoch, or what is left of the steps; return how many rows it took."""
         if self.observer is not None:
             self.observer.epoch_started(epoch, self.config.epochs, self.train.rows)
@@ -182,7 +182,7 @@ class Trainer:
             self.step += 1
             rows += len(batch)
             ended = rows == self.train.rows or self._out_of_steps()
-            loss = self._log_step(epoch, write) if ended or self.step % STEPS_PER_LOG == 0 else None
+            loss = self._log_step(epoch, records) if ended or self.step % STEPS_PER_LOG == 0 else None
             self.schedule.step()
             if self.observer is not None:
                 self.observer.rows_trained(len(batch), loss)
@@ -190,13 +190,13 @@ class Trainer:
                 break
         return rows
 
-    def _log_step(self, epoch: int, write: Callable[..., None]) -> float:
+    def _log_step(self, epoch: int, records: Records) -> float:
         """Write a line on the steps since the last one; return their mean cross-entropy."""
         loss = self._read_losses()
-        write(
+        records.write(
             kind="step",
-            epoch=epoch,
             step=self.step,
+            epoch=epoch,
             cross_entropy=loss,
             regulariser=float(regulariser(self.optimizer.param_groups)),
             clipped_share=self.optimizer.clipped_share(),

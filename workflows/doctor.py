@@ -29,7 +29,7 @@ CHILD_TIMEOUT_S = 120
 ROOT = Path("/")
 
 # Distribution -> the feature that imports it. A package of an extra that is not here serves nothing yet.
-NEEDED_BY: dict[str, str] = {}
+NEEDED_BY: dict[str, str] = {"cudf-polars-cu13": "prepare --engine polars-gpu"}
 
 T = TypeVar("T")
 
@@ -131,6 +131,7 @@ def run_doctor(folder: Path | None = None) -> Report:
 
     place = ask("working folder", lambda: folder or Path.cwd(), ROOT)
     polars, polars_reason = _in_child("load_polars")
+    polars_gpu, polars_gpu_reason = _in_child("load_polars_gpu")
     nvtabular, nvtabular_reason = _in_child("load_nvtabular")
     torch, torch_reason = _in_child("load_torch")
     driver = ask("driver", lambda: _driver(ROOT), None)
@@ -155,6 +156,7 @@ def run_doctor(folder: Path | None = None) -> Report:
         ),
         engines=(
             Choice("polars", polars is not None, True, polars_reason),
+            Choice("polars-gpu", polars_gpu is not None, False, polars_gpu_reason),
             Choice("nvtabular", nvtabular is not None, False, nvtabular_reason),
         ),
         devices=(
@@ -174,6 +176,14 @@ def load_polars() -> dict[str, Any]:
 
     polars.LazyFrame({"x": [1, 2]}).sum().collect(engine="streaming")
     return {"version": polars.__version__}
+
+
+def load_polars_gpu() -> dict[str, Any]:
+    """Run a query on the GPU, in a child process."""
+    from stampede.pipeline.engine import engine_named
+
+    engine_named("polars-gpu").check()
+    return {}
 
 
 def load_nvtabular() -> dict[str, Any]:
@@ -258,6 +268,7 @@ def answer(probe: str) -> None:
     try:
         facts = {
             "load_polars": load_polars,
+            "load_polars_gpu": load_polars_gpu,
             "load_nvtabular": load_nvtabular,
             "load_torch": load_torch,
             "load_gpus": load_gpus,

@@ -10,8 +10,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from stampede import ConfigError
-from stampede.pipeline import Dataset, DenseMode, PrepareOptions, Schema, SplitRule, prepare
-from stampede.pipeline.engine import EngineName
+from stampede.pipeline import Dataset, DenseMode, PrepareOptions, Schema, SplitRule, append_split, prepare
+from stampede.pipeline.engine import EngineName, GpuOptions
+from stampede.pipeline.estimate import Estimate, estimate
 from stampede.pipeline.memory import parse_bytes
 from stampede.pipeline.progress import Progress
 from stampede.workflows.recipe import PrepareRecipe, Recipe
@@ -25,21 +26,11 @@ class Prepared:
     seconds: float
 
 
-def run_prepare(
-    preset_or_schema: str,
-    inputs: list[str],
-    *,
-    out: Path,
-    recipe: str | None,
-    given: dict[str, Any],
-    force: bool,
-    engine: EngineName = "polars",
-    memory_limit: str | None = None,
-    progress: Progress | None = None,
-) -> Prepared:
-    """Prepare a dataset.
+@dataclass(frozen=True)
+class PrepareRequest:
+    """What ``prepare`` is asked for.
 
-    Parameters
+    Attributes
     ----------
     preset_or_schema:
         Name of a preset, or a TOML schema file.
@@ -48,33 +39,93 @@ def run_prepare(
     given:
         Options that the user gave: names of :class:`PrepareOptions` and :class:`SplitRule`, ``split`` and
         ``dense`` for the rule and the mode.
-    engine:
-        What computes the dataset.
     memory_limit:
         Memory that it may take, such as 4GB; None for half of what there is.
     """
+
+    preset_or_schema: str
+    inputs: list[str]
+    out: Path
+    recipe: str | None
+    given: dict[str, Any]
+    memory_limit: str | None = None
+
+    @property
+    def schema(self) -> Schema:
+        """What the log holds."""
+        return Schema.named(self.preset_or_schema)
+
+    @property
+    def memory(self) -> int | None:
+        """Bytes of memory that it may take."""
+        return None if self.memory_limit is None else parse_bytes(self.memory_limit)
+
+    def options(self) -> PrepareOptions:
+        """Return the recipe's values and the given ones."""
+        values = (Recipe.named(self.recipe).prepare if self.recipe else PrepareRecipe()).model_dump()
+        values |= self.given
+        if "folds" in values and not values.get("target_encode"):
+            raise ConfigError("--folds is of use with --target-encode only")
+        try:
+            split = SplitRule(
+                rule=values.pop("split"),
+                valid_fraction=values.pop("valid_fraction"),
+                test_fraction=values.pop("test_fraction"),
+                **{name: values.pop(name) for name in ("seed", "time_unit") if name in values},
+            )
+        except ValidationError as error:
+            raise ConfigError.of_options(error) from error
+        return PrepareOptions(split=split, dense_mode=DenseMode(values.pop("dense")), **values)
+
+
+def run_prepare(
+    request: PrepareRequest,
+    *,
+    force: bool,
+    engine: EngineName = "polars",
+    gpu: GpuOptions | None = None,
+    progress: Progress | None = None,
+) -> Prepared:
+    """Prepare a dataset.
+
+    Parameters
+    ----------
+    engine:
+        What computes the dataset.
+    gpu:
+        Options of the engine ``polars-gpu``.
+    """
     started = time.perf_counter()
-    schema = Schema.named(preset_or_schema)
-    values = (Recipe.named(recipe).prepare if recipe else PrepareRecipe()).model_dump() | given
-    try:
-        split = SplitRule(
-            rule=values.pop("split"),
-            valid_fraction=values.pop("valid_fraction"),
-            test_fraction=values.pop("test_fraction"),
-            **{name: values.pop(name) for name in ("seed", "time_unit") if name in values},
-        )
-    except ValidationError as error:
-        raise ConfigError.of_options(error) from error
-    options = PrepareOptions(split=split, dense_mode=DenseMode(values.pop("dense")), **values)
-    memory = None if memory_limit is None else parse_bytes(memory_limit)
     dataset = prepare(
-        schema,
-        inputs,
-        out,
-        options=options,
+        request.schema,
+        request.inputs,
+        request.out,
+        options=request.options(),
         engine=engine,
-        memory=memory,
+        gpu=gpu,
+        memory=request.memory,
         force=force,
         progress=progress,
     )
     return Prepared(dataset, time.perf_counter() - started)
+
+
+def run_append(request: PrepareRequest, split: str, *, progress: Progress | None = None) -> Prepared:
+    """Add a split to a dataset; nothing but the files and what is done with bad rows is up to the user."""
+    started = time.perf_counter()
+    if request.recipe is not None or request.given.keys() - {"bad_rows"}:
+        raise ConfigError(
+            f"--append {split}: a split is encoded as its dataset was: leave out --recipe and all "
+            "but --out and --bad-rows"
+        )
+    dataset = append_split(
+        request.schema, request.inputs, request.out, split, **request.given, progress=progress
+    )
+    return Prepared(dataset, time.perf_counter() - started)
+
+
+def run_estimate(request: PrepareRequest) -> Estimate:
+    """Estimate what preparing will take."""
+    return estimate(
+        request.schema, request.inputs, request.out, options=request.options(), memory=request.memory
+    )

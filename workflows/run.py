@@ -143,7 +143,7 @@ class Run:
                 f"the dataset of {self.path} is no longer at {self.origin.path}: name its place with --data"
             )
         dataset = Dataset.open(self.origin.path)
-        if dataset.fingerprint != self.origin.fingerprint:
+        if self.origin.fingerprint not in (dataset.fingerprint, *dataset.manifest.earlier):
             raise CheckpointError(
                 f"{dataset.path} is not the dataset that {self.path} was trained on (its manifest changed): "
                 "name the right one with --data, or train again"
@@ -168,11 +168,5 @@ class Run:
                 raise CheckpointError(
                     f"{dataset.path} has another vocabulary of {name} than {self.path}: {mend}"
                 )
-        if (other.dense_columns, other.dense_mode, other.dense) != (
-            self.encoder.dense_columns,
-            self.encoder.dense_mode,
-            self.encoder.dense,
-        ):
-            raise CheckpointError(
-                f"{dataset.path} scales dense features in another way than {self.path}: {mend}"
-            )
+        if (other.encoding, other.dense) != (self.encoder.encoding, self.encoder.dense):
+            raise CheckpointError(f"{dataset.path} encodes rows in another way than {self.path}: {mend}")

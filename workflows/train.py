@@ -51,9 +51,10 @@ def run_train(
     device = resolve_device(config.device)
     if exceptions:
         say(describe_exceptions(exceptions, batch_size=config.batch_size))
-    if dataset.manifest.dense and dataset.manifest.dense_mode != loaded.prepare.dense:
+    mode = dataset.manifest.encoding.dense_mode
+    if dataset.manifest.dense and mode != loaded.prepare.dense:
         say(
-            f"the dataset was prepared with --dense {dataset.manifest.dense_mode}, the recipe {chosen} "
+            f"the dataset was prepared with --dense {mode}, the recipe {chosen} "
             f"is meant for {loaded.prepare.dense}"
         )
     set_threads(config.threads)

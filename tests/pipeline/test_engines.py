@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
+from tests.pipeline.gpu_stand_in import GpuPlansOnCpu
 from tests.pipeline.logs import (
     AVAZU,
     CRITEO,
@@ -36,16 +37,16 @@ from stampede.pipeline import (
     Schema,
     SplitRule,
     engine_nvtabular,
+    engine_polars_gpu,
     nvtabular_ids,
     prepare,
 )
 from stampede.pipeline.engine import ENGINES, EngineName
 from stampede.pipeline.engine_nvtabular import NVTabularEngine
+from stampede.pipeline.spool import ROW
 
 if TYPE_CHECKING:
     from tests.conftest import Command
-
-OTHERS: list[EngineName] = [name for name in ENGINES if name != "polars"]
 
 # Engines compute logarithms and quotients with other libraries; everything else is the same to the bit.
 FLOAT32_LAST_PLACES = 1
@@ -54,6 +55,12 @@ needs_nvtabular = pytest.mark.skipif(
     NVTabularEngine.of_environment().python is None,
     reason="NVTabular's environment is not there: make env-nvtabular",
 )
+
+OTHERS = [
+    pytest.param(name, marks=needs_nvtabular if name == "nvtabular" else ())
+    for name in ENGINES
+    if name != "polars"
+]
 
 HALVES = SplitRule(rule="sequential", valid_fraction=0.25, test_fraction=0.25)
 TIMED = Schema(name="timed", label="y", dense=("n", "m"), categorical=("a", "b"), time="t")
@@ -137,6 +144,23 @@ CASES = {
         [f"1\t1\t2\ta{i * 7 % 20:02}\tb{i % 2}" for i in range(40)],
         PrepareOptions(split=EVERY_ROW, min_count=1, max_size=5),
     ),
+    "crosses, count features and targets": Case(
+        TIMED,
+        hostile_rows(),
+        PrepareOptions(
+            min_count=2,
+            hash_buckets=3,
+            crosses=(("a", "hour_of_day"),),
+            count_features=True,
+            target_encode=("a", "a_x_hour_of_day"),
+            folds=3,
+        ),
+    ),
+    "targets, fitted on all rows, bucketed numbers": Case(
+        TIMED,
+        hostile_rows(),
+        log_bucketed(fit_on="all", target_encode=("n",), count_features=True, counts=False),
+    ),
     "fitted on all rows": Case(
         TIMED,
         hostile_rows(),
@@ -181,10 +205,12 @@ def prepared(case: Case, engine: EngineName, folder: Path) -> Dataset:
     return prepare(case.schema, [log], folder / engine, options=case.options, engine=engine)
 
 
-@needs_nvtabular
 @pytest.mark.parametrize("engine", OTHERS)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_every_engine_makes_the_same_dataset(case: Case, engine: EngineName, tmp_path: Path) -> None:
+def test_every_engine_makes_the_same_dataset(
+    case: Case, engine: EngineName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_polars_gpu, "PolarsGpuEngine", GpuPlansOnCpu)
     expected = prepared(case, "polars", tmp_path)
 
     dataset = prepared(case, engine, tmp_path)
@@ -301,11 +327,12 @@ class TestTranslation:
         encoded = pl.LazyFrame({"a": self.IDS})
         vocabularies = dict(nvtabular_ids.recount(encoded, stored, PrepareOptions()))
 
-        rows = nvtabular_ids.translate(encoded, pl.LazyFrame(), vocabularies, stored).collect()
+        numbers = pl.LazyFrame({ROW: range(len(self.IDS))})
+        rows = nvtabular_ids.translate(encoded, numbers, vocabularies, stored).collect()
 
         assert rows["a"].to_list() == [3, 4, 3, 1, 5, 2, 4, 2, 5, 1, 3]
-        assert rows["a_count"].to_list() == [3, 2, 3, 2, 2, 2, 2, 2, 2, 2, 3]
-        assert rows.dtypes == [pl.Int32, pl.Int32]
+        assert rows["a"].dtype == pl.Int32
+        assert rows[ROW].to_list() == list(range(len(self.IDS)))
         assert np.bincount(rows["a"]).tolist() == vocabularies["a"].counts.tolist()
 
 
@@ -340,7 +367,7 @@ class TestChoice:
     def test_an_engine_that_is_none_names_those_that_are(self, tmp_path: Path) -> None:
         error = refusal(tmp_path, [], error=ConfigError, engine="spark")
 
-        assert str(error) == "--engine spark: choose polars or nvtabular"
+        assert str(error) == "--engine spark: choose polars or polars-gpu or nvtabular"
 
     def test_it_is_a_flag_of_prepare(self, stampede: Command, tmp_path: Path) -> None:
         log = write(tmp_path / "log.tsv", good_rows(40, schema=SMALL))

@@ -80,4 +80,4 @@ def test_an_id_beyond_its_vocabulary_is_refused(small_dataset: Path, tmp_path: P
 
 def test_a_split_that_is_not_there(dataset: Dataset, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="no holdout split"):
-        DeviceLoader(dataset, "holdout", batch_size=8)  # type: ignore[arg-type]
+        DeviceLoader(dataset, "holdout", batch_size=8)

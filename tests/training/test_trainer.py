@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from stampede import CheckpointError, StampedeError
 from stampede.pipeline import PrepareOptions, Schema, SplitRule, prepare
@@ -44,6 +45,17 @@ def copy_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 def lines_of(run: Path, kind: str) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [line for line in lines if line["kind"] == kind]
+
+
+def test_tensorboard_has_the_numbers_of_the_records(dataset: Dataset, tmp_path: Path) -> None:
+    fit(dataset, tmp_path, epochs=2)
+
+    board = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    epochs = [(scalar.step, scalar.value) for scalar in board.Scalars("epoch/valid/auc")]
+    records = [(line["step"], pytest.approx(line["valid"]["auc"])) for line in lines_of(tmp_path, "epoch")]
+    assert epochs == records
+    names = set(board.Tags()["scalars"])
+    assert {"step/cross_entropy", "step/regulariser", "step/clipped_share", "result/test/auc"} <= names
 
 
 @pytest.mark.parametrize("model", ["wide-deep", "deepfm", "dcn", "dcn-v2", "dcn-v2-mix"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,10 +78,11 @@ def test_this_machine_can_prepare_and_train() -> None:
     assert report.versions.torch.startswith("2.")
     assert [(engine.name, engine.default) for engine in report.engines] == [
         ("polars", True),
+        ("polars-gpu", False),
         ("nvtabular", False),
     ]
     assert report.engines[0].usable
-    assert report.engines[1].usable == (report.engines[1].reason is None)
+    assert all(engine.usable == (engine.reason is None) for engine in report.engines[1:])
     assert [device.name for device in report.devices] == ["cpu", "cuda"]
     assert report.devices[0].usable
     assert report.devices[1].usable == (report.devices[1].reason is None)
@@ -157,11 +159,20 @@ class TestBrokenInstallations:
     ) -> None:
         monkeypatch.setenv("STAMPEDE_NVTABULAR_PYTHON", str(tmp_path / "python"))
 
-        engine = doctor.run_doctor().engines[1]
+        engine = doctor.run_doctor().engines[2]
 
         assert (engine.name, engine.usable) == ("nvtabular", False)
         assert engine.reason is not None
         assert "make env-nvtabular" in engine.reason
+
+    @pytest.mark.skipif(find_spec("cudf_polars") is not None, reason="cudf-polars is installed")
+    def test_without_cudf_polars_its_engine_says_how_to_install_it(self) -> None:
+        engine = doctor.run_doctor().engines[1]
+
+        assert (engine.name, engine.usable) == ("polars-gpu", False)
+        assert engine.reason == (
+            "--engine polars-gpu: cudf-polars is not installed: pip install -c constraints-gpu.txt '.[gpu]'"
+        )
 
     def test_without_torch_neither_device_works(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
