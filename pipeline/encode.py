@@ -25,7 +25,7 @@ from stampede.pipeline.errors import READ_ERRORS, first_line
 from stampede.pipeline.rows import HOUR
 from stampede.pipeline.schema import Schema
 from stampede.pipeline.target import FOLD, OutOfFold, Target
-from stampede.pipeline.vocabulary import Lookup, Vocabulary
+from stampede.pipeline.vocabulary import Entries, Lookup, Vocabulary
 
 # Between the values of a cross: control characters, hardly in any log; escaped where they are.
 BETWEEN, ESCAPE = "\x1f", "\x1b"
@@ -180,19 +180,18 @@ class Encoder:
     ) -> pl.LazyFrame:
         """Add what follows from the ids, to rows with ids and scaled dense features; see :meth:`encode`."""
         lookup = lookup or Lookup()
-        added = []
+        added: dict[str, Entries] = {}
         for name, vocabulary in self.vocabularies.items():
             if counts:
-                added.append(lookup.entries(pl.col(name), vocabulary.row_counts).alias(f"{name}_count"))
+                added[f"{name}_count"] = (pl.col(name), vocabulary.row_counts)
             if self.encoding.count_features:
-                added.append(lookup.entries(pl.col(name), vocabulary.log_counts).alias(f"{name}_log_count"))
+                added[f"{name}_log_count"] = (pl.col(name), vocabulary.log_counts)
         for name, target in self.targets.items():
             if out_of_fold:
-                rates = lookup.entries(out_of_fold.index(name), out_of_fold.rates[name])
+                added[f"{name}_target"] = (out_of_fold.index(name), out_of_fold.rates[name])
             else:
-                rates = lookup.entries(pl.col(name), target.rates)
-            added.append(rates.alias(f"{name}_target"))
-        return encoded.with_columns(added).select(*keep, *self.columns(counts=counts))
+                added[f"{name}_target"] = (pl.col(name), target.rates)
+        return lookup.with_entries(encoded, added).select(*keep, *self.columns(counts=counts))
 
 
 def _present(file: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -81,6 +82,8 @@ def _encode_large_fields(
 def _ids_of_rows(job: Job, value: pl.Expr, vocabulary: Vocabulary, parts: int, progress: Progress) -> pl.Expr:
     """Write the ids of a field to an array on disk, by row; each pass looks up a part of its values."""
     with tempfile.NamedTemporaryFile(dir=job.scratch, suffix=".ids", delete=False) as file:
+        # Now, where a full disk is an error: later it would be the end of the process.
+        os.posix_fallocate(file.fileno(), 0, job.total * np.dtype(np.int32).itemsize)
         ids = np.memmap(file, dtype=np.int32, mode="w+", shape=job.total)  # of zeros: PADDING_ID
 
     def store(batch: pl.Series) -> pl.Series:

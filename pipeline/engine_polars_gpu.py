@@ -25,7 +25,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,7 +44,7 @@ from stampede.pipeline.fit import VocabularyFolder, build_vocabulary, fit_target
 from stampede.pipeline.progress import Progress
 from stampede.pipeline.publish import DiskFullError, disk_is_full
 from stampede.pipeline.split import SPLIT, split_code
-from stampede.pipeline.vocabulary import Lookup, Vocabulary, count_plan, hash_bucket
+from stampede.pipeline.vocabulary import Entries, Lookup, Vocabulary, count_plan, hash_bucket
 
 Backend = Literal["in-memory", "streaming", "dask"]
 
@@ -198,6 +198,12 @@ class GpuLookup(Lookup):
         old = pl.concat([series.rename("value") for series in values])
         new = pl.Series(np.concatenate(ids).astype(np.int32))
         return value.replace_strict(old, new, default=UNSEEN_ID, return_dtype=pl.Int32)
+
+    def with_entries(self, rows: pl.LazyFrame, columns: Mapping[str, Entries]) -> pl.LazyFrame:
+        """Add columns that are entries of tables; see :class:`Lookup`."""
+        return rows.with_columns(
+            self.entries(ids, table).alias(name) for name, (ids, table) in columns.items()
+        )
 
     def _others(self, vocabulary: Vocabulary, value: pl.Expr) -> pl.Series:
         """Return the distinct values of all rows that have no id of their own."""

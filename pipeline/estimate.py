@@ -17,7 +17,7 @@ import zstandard
 from stampede.pipeline.dataset import LABEL
 from stampede.pipeline.dense import fit_dense
 from stampede.pipeline.encode import Encoder, check_columns, field_values
-from stampede.pipeline.fit import MOST_COUNTED_VALUES, build_vocabulary
+from stampede.pipeline.fit import build_vocabulary
 from stampede.pipeline.memory import (
     BYTES_PER_COUNTED_VALUE,
     BYTES_PER_ENCODED_VALUE,
@@ -114,7 +114,7 @@ def estimate(
         vocabulary_bytes += ids[name] * (text_bytes + BYTES_PER_STORED_ID)
         lookup_bytes += kept * (BYTES_PER_ENCODED_VALUE + text_bytes)
         distinct = max(distinct, kept)
-    working_bytes = max(lookup_bytes, min(distinct, MOST_COUNTED_VALUES) * BYTES_PER_COUNTED_VALUE)
+    working_bytes = max(lookup_bytes, distinct * BYTES_PER_COUNTED_VALUE)
 
     dense = fit_dense(sample.lazy(), schema.dense, mode=options.dense_mode)
     encoding = options.encoding.model_copy(update={"target_encoded": ()})  # of no weight

@@ -24,9 +24,6 @@ from stampede.pipeline.split import SPLIT, split_code
 from stampede.pipeline.target import FOLD, OutOfFold, clicks_by_fold, fold_of_row, rates_by_fold
 from stampede.pipeline.vocabulary import Lookup, Vocabulary, count_plan, estimate_distinct, mean_length
 
-# More than these in one pass do not fit the processor's caches: several passes are faster.
-MOST_COUNTED_VALUES = 1 << 20
-
 # Fields with this part of the most are looked at closer: are their texts long?
 LONG_TEXT = 16
 
@@ -81,7 +78,7 @@ def fit_vocabularies(job: Job, values: Mapping[str, pl.Expr], progress: Progress
     """
     rows, total, options = job.fitted_rows, job.fitted_total, job.options
     vocabularies = VocabularyFolder(job.folder / VOCABULARY_FOLDER, values, job.memory // 4)
-    most = min(max(job.memory * 3 // 4 // BYTES_PER_COUNTED_VALUE, 1), MOST_COUNTED_VALUES)
+    most = max(job.memory * 3 // 4 // BYTES_PER_COUNTED_VALUE, 1)
     parts = {
         name: ceil(number / most) for name, number in _distinct_values(rows, total, values, most).items()
     }

@@ -86,14 +86,13 @@ def translate(
     stored:
         For each field what :func:`stored_values` returns.
     """
-    lookup = Lookup()
     tables = {field: _contract_ids(book, stored[field]) for field, book in vocabularies.items()}
     bucketed = [field for field, book in vocabularies.items() if book.buckets]
     texts = [unescape(pl.col(field)).alias(f".{field}") for field in bucketed]
     encoded = pl.concat([encoded, handed.select(ROW, *texts)], how="horizontal")
-    ids = [lookup.entries(pl.col(field), table).alias(field) for field, table in tables.items()]
+    ids = {field: (pl.col(field), table) for field, table in tables.items()}
     buckets = [_with_buckets(field, vocabularies[field]) for field in bucketed]
-    return encoded.with_columns(ids).with_columns(buckets)
+    return Lookup().with_entries(encoded, ids).with_columns(buckets)
 
 
 def _with_buckets(field: str, vocabulary: Vocabulary) -> pl.Expr:

@@ -172,6 +172,9 @@ class Vocabulary:
         return unknown.map_batches(hash_unknown, return_dtype=pl.Int32, is_elementwise=True)
 
 
+Entries = tuple[pl.Expr, npt.NDArray[np.generic]]  # ids, and the table that they are looked up in
+
+
 class Lookup:
     """How the values of rows become ids, and ids the entries of a table: by casts to Enum, and by numpy."""
 
@@ -188,6 +191,21 @@ class Lookup:
             return pl.Series(table[batch.fill_null(0).to_numpy()])
 
         return ids.map_batches(entries, return_dtype=dtype, is_elementwise=True)
+
+    def with_entries(self, rows: pl.LazyFrame, columns: Mapping[str, Entries]) -> pl.LazyFrame:
+        """Add columns that are entries of tables: all in one call per batch, for each call has its price."""
+
+        def entries(batch: pl.Series) -> pl.Series:
+            ids = batch.struct.unnest()
+            found = [pl.Series(name, table[ids[name].to_numpy()]) for name, (_, table) in columns.items()]
+            return pl.DataFrame(found).to_struct()
+
+        if not columns:
+            return rows
+        ids = pl.struct(index.alias(name) for name, (index, _) in columns.items())
+        dtype = pl.Struct({name: pl.Series(table[:0]).dtype for name, (_, table) in columns.items()})
+        found = ids.map_batches(entries, return_dtype=dtype, is_elementwise=True).alias(".entries")
+        return rows.with_columns(found).drop(columns, strict=False).unnest(".entries")
 
 
 def hash_bucket(values: pl.Series, buckets: int) -> Counts:
