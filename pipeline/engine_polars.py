@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
 import polars as pl
 
-from stampede.pipeline.dataset import LABEL, PADDING_ID
-from stampede.pipeline.dense import fit_dense
+from stampede.pipeline.dataset import LABEL, PADDING_ID, VOCABULARY_FOLDER
+from stampede.pipeline.dense import Collect, collect_streaming, fit_dense
 from stampede.pipeline.encode import Encoder, field_values
 from stampede.pipeline.engine import Job
-from stampede.pipeline.fit import VocabularyFolder, fit_targets, fit_vocabularies, with_folds
+from stampede.pipeline.fit import (
+    VocabularyFolder,
+    build_vocabulary,
+    fit_targets,
+    passes_to_count,
+    with_folds,
+)
 from stampede.pipeline.progress import Progress
 from stampede.pipeline.split import SPLIT
 from stampede.pipeline.spool import ROW
-from stampede.pipeline.vocabulary import Lookup, Vocabulary
+from stampede.pipeline.vocabulary import Lookup, Vocabulary, count_plan
 
 
 class PolarsEngine:
@@ -29,22 +35,66 @@ class PolarsEngine:
         """Do nothing: it runs everywhere."""
 
     def run(self, job: Job, progress: Progress) -> Encoder:
-        """Fit on the fitted rows and write the part of every split; see :class:`Engine`."""
+        """Run the plan; see :class:`Engine`."""
+        return PolarsPlan(job, progress).run()
+
+
+class PolarsPlan:
+    """The plan of a job from the spool on; what differs on a GPU are the methods besides :meth:`run`.
+
+    Parameters
+    ----------
+    collect:
+        How a plan is run.
+    """
+
+    def __init__(self, job: Job, progress: Progress, collect: Collect = collect_streaming) -> None:
+        self.job = job
+        self.progress = progress
+        self.collect = collect
+
+    def run(self) -> Encoder:
+        """Fit on the fitted rows, then encode all of them."""
+        job, progress = self.job, self.progress
         schema, options = job.schema, job.options
+        progress.start("fit", job.fitted_total)
         values = field_values(schema, options.encoding)
-        vocabularies = fit_vocabularies(job, values, progress)
-        dense = fit_dense(job.fitted_rows, schema.dense, mode=options.dense_mode)
+        vocabularies = VocabularyFolder(job.folder / VOCABULARY_FOLDER, values, job.memory // 4)
+        for name, counted in self.count(values):
+            vocabularies.add(name, build_vocabulary(counted, options))
+            progress.advance(job.fitted_total // len(values))
+        dense = fit_dense(job.fitted_rows, schema.dense, mode=options.dense_mode, collect=self.collect)
         encoder = Encoder(schema, options.encoding, dense, vocabularies)
 
-        lookup = KnownIds(_encode_large_fields(job, values, vocabularies, progress))
+        lookup = self.lookup(values, vocabularies)
         rows = with_folds(job.rows, options)
-        encoder, out_of_fold = fit_targets(rows, encoder, lookup)
+        encoder, out_of_fold = fit_targets(rows, encoder, lookup, collect=self.collect)
         progress.start("encode", job.total)
-        encoded = encoder.encode(
-            rows, counts=options.counts, keep=(SPLIT, LABEL), lookup=lookup, out_of_fold=out_of_fold
+        keep = (SPLIT, LABEL)
+        self.write(
+            encoder.encode(rows, counts=options.counts, keep=keep, lookup=lookup, out_of_fold=out_of_fold)
         )
-        job.write_parts(encoded, progress)
         return encoder
+
+    def count(self, values: Mapping[str, pl.Expr]) -> Iterator[tuple[str, Iterator[pl.DataFrame]]]:
+        """Yield each field with the counts of its values, part by part."""
+        # One field at a time: together they would share a scan, and rows that one has not got to would wait
+        # in memory.
+        passes = passes_to_count(self.job, values)
+        for name, value in values.items():
+            yield name, self._count_in_parts(value, passes[name])
+
+    def _count_in_parts(self, value: pl.Expr, parts: int) -> Iterator[pl.DataFrame]:
+        for part in range(parts):
+            yield self.collect(count_plan(self.job.fitted_rows, value, part=part, parts=parts))
+
+    def lookup(self, values: Mapping[str, pl.Expr], vocabularies: VocabularyFolder) -> Lookup:
+        """Return how values become ids."""
+        return KnownIds(_encode_large_fields(self.job, values, vocabularies, self.progress))
+
+    def write(self, encoded: pl.LazyFrame) -> None:
+        """Write encoded rows, each to the part of its split."""
+        self.job.write_parts(encoded, self.progress)
 
 
 @dataclass(frozen=True)

@@ -36,11 +36,12 @@ import numpy.typing as npt
 import polars as pl
 
 from stampede import DeviceError
-from stampede.pipeline.dataset import FIRST_VALUE_ID, LABEL, NULL_ID, UNSEEN_ID, VOCABULARY_FOLDER, Split
-from stampede.pipeline.dense import Collect, fit_dense
+from stampede.pipeline.dataset import FIRST_VALUE_ID, NULL_ID, UNSEEN_ID, Split
+from stampede.pipeline.dense import Collect
 from stampede.pipeline.encode import Encoder, field_values
 from stampede.pipeline.engine import ROWS_PER_GROUP, GpuOptions, Job, part_name
-from stampede.pipeline.fit import VocabularyFolder, build_vocabulary, fit_targets, with_folds
+from stampede.pipeline.engine_polars import PolarsPlan
+from stampede.pipeline.fit import VocabularyFolder
 from stampede.pipeline.progress import Progress
 from stampede.pipeline.publish import DiskFullError, disk_is_full
 from stampede.pipeline.split import SPLIT, split_code
@@ -83,36 +84,35 @@ class PolarsGpuEngine:
         _try_query()
 
     def run(self, job: Job, progress: Progress) -> Encoder:
-        """Fit on the fitted rows and write the parts of every split; see :class:`Engine`."""
-        schema, options = job.schema, job.options
-        values = field_values(schema, options.encoding)
+        """Run the plan; see :class:`Engine`."""
         with self.runner(job) as runner:
-            progress.start("fit", job.fitted_total)
-            vocabularies = VocabularyFolder(job.folder / VOCABULARY_FOLDER, values, job.memory // 4)
-            for name, value in values.items():
-                counted = runner.collect(count_plan(job.fitted_rows, value))
-                vocabularies.add(name, build_vocabulary([counted], options))
-                progress.advance(job.fitted_total // len(values))
-            dense = fit_dense(job.fitted_rows, schema.dense, mode=options.dense_mode, collect=runner.collect)
-            encoder = Encoder(schema, options.encoding, dense, vocabularies)
-            lookup = GpuLookup(job.rows, runner.collect)
-            rows = with_folds(job.rows, options)
-            encoder, out_of_fold = fit_targets(rows, encoder, lookup, collect=runner.collect)
-
-            progress.start("encode", job.total)
-            encoded = encoder.encode(
-                rows, counts=options.counts, keep=(SPLIT, LABEL), lookup=lookup, out_of_fold=out_of_fold
-            )
-            for split, size in job.sizes.items():
-                part = encoded.filter(pl.col(SPLIT) == split_code(split)).drop(SPLIT)
-                runner.collect(parquet_sink(part, job.scratch / f"{split}.encoded"))
-                put_parts(job, split)
-                progress.advance(size)
-        return encoder
+            return GpuPlan(job, progress, runner.collect).run()
 
     def runner(self, job: Job) -> AbstractContextManager[Runner]:
         """Return what runs the plans of a job, while the context lasts."""
         return _runner_on(backend_of(job, self.options.executor, visible_gpus()), self.options, job.scratch)
+
+
+class GpuPlan(PolarsPlan):
+    """The plan of the engine ``polars``, run by a :class:`Runner`."""
+
+    def count(self, values: Mapping[str, pl.Expr]) -> Iterator[tuple[str, Iterator[pl.DataFrame]]]:
+        """Yield each field with the counts of its values, counted at once."""
+        for name, value in values.items():
+            yield name, iter([self.collect(count_plan(self.job.fitted_rows, value))])
+
+    def lookup(self, values: Mapping[str, pl.Expr], vocabularies: VocabularyFolder) -> Lookup:
+        """Return how values become ids."""
+        return GpuLookup(self.job.rows, self.collect)
+
+    def write(self, encoded: pl.LazyFrame) -> None:
+        """Write encoded rows, split by split."""
+        job = self.job
+        for split, size in job.sizes.items():
+            part = encoded.filter(pl.col(SPLIT) == split_code(split)).drop(SPLIT)
+            self.collect(parquet_sink(part, job.scratch / f"{split}.encoded"))
+            put_parts(job, split)
+            self.progress.advance(size)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The fitted rows -> vocabularies, field by field, within a budget of memory.
+"""The fitted rows -> vocabularies and targets, within a budget of memory.
 
 A field with more distinct values than the budget holds is counted in several passes over the rows, each of
 which counts a part of the values, chosen by their hash.
@@ -13,16 +13,15 @@ from pathlib import Path
 
 import polars as pl
 
-from stampede.pipeline.dataset import LABEL, VOCABULARY_FOLDER
+from stampede.pipeline.dataset import LABEL
 from stampede.pipeline.dense import Collect, collect_streaming
 from stampede.pipeline.encode import Encoder
 from stampede.pipeline.engine import Job
 from stampede.pipeline.memory import BYTES_PER_COUNTED_VALUE, BYTES_PER_ENCODED_VALUE
 from stampede.pipeline.options import PrepareOptions
-from stampede.pipeline.progress import Progress
 from stampede.pipeline.split import SPLIT, split_code
 from stampede.pipeline.target import FOLD, OutOfFold, clicks_by_fold, fold_of_row, rates_by_fold
-from stampede.pipeline.vocabulary import Lookup, Vocabulary, count_plan, estimate_distinct, mean_length
+from stampede.pipeline.vocabulary import Lookup, Vocabulary, estimate_distinct, mean_length
 
 # Fields with this part of the most are looked at closer: are their texts long?
 LONG_TEXT = 16
@@ -68,34 +67,6 @@ class VocabularyFolder(Mapping[str, Vocabulary]):
         return self._folder / f"{name}.parquet"
 
 
-def fit_vocabularies(job: Job, values: Mapping[str, pl.Expr], progress: Progress) -> VocabularyFolder:
-    """Build the vocabulary of each field, within the memory of the job.
-
-    Parameters
-    ----------
-    values:
-        For each field the expression of its value (String, null where empty).
-    """
-    rows, total, options = job.fitted_rows, job.fitted_total, job.options
-    vocabularies = VocabularyFolder(job.folder / VOCABULARY_FOLDER, values, job.memory // 4)
-    most = max(job.memory * 3 // 4 // BYTES_PER_COUNTED_VALUE, 1)
-    parts = {
-        name: ceil(number / most) for name, number in _distinct_values(rows, total, values, most).items()
-    }
-    progress.start("fit", total)
-    for name, value in values.items():
-        counted = _count_in_parts(rows, value, parts[name])
-        vocabularies.add(name, build_vocabulary(counted, options))
-        progress.advance(total // len(values))
-    return vocabularies
-
-
-def _count_in_parts(rows: pl.LazyFrame, value: pl.Expr, parts: int) -> Iterator[pl.DataFrame]:
-    # One field at a time: together they would share a scan, and rows that one has not got to wait in memory.
-    for part in range(parts):
-        yield count_plan(rows, value, part=part, parts=parts).collect(engine="streaming")
-
-
 def build_vocabulary(counted: Iterable[pl.DataFrame], options: PrepareOptions) -> Vocabulary:
     """Build a vocabulary as the options ask for; see :meth:`Vocabulary.build`."""
     return Vocabulary.build(
@@ -103,20 +74,17 @@ def build_vocabulary(counted: Iterable[pl.DataFrame], options: PrepareOptions) -
     )
 
 
-def _distinct_values(
-    rows: pl.LazyFrame, total: int, values: Mapping[str, pl.Expr], most: int
-) -> dict[str, int]:
-    """Return how many distinct values each field has: an estimate, or a bound where that is low enough.
-
-    A value with a long text counts as several.
-    """
-    if total <= most:
-        return dict.fromkeys(values, total)
+def passes_to_count(job: Job, values: Mapping[str, pl.Expr]) -> dict[str, int]:
+    """Return in how many passes the values of each field are counted, so that the counts fit into memory."""
+    most = max(job.memory * 3 // 4 // BYTES_PER_COUNTED_VALUE, 1)
+    if job.fitted_total <= most:
+        return dict.fromkeys(values, 1)
+    rows = job.fitted_rows
     distinct = estimate_distinct(rows, values)
     many = {name: value for name, value in values.items() if distinct[name] > most // LONG_TEXT}
-    for name, length in mean_length(rows, many).items():
+    for name, length in mean_length(rows, many).items():  # a value with a long text counts as several
         distinct[name] = ceil(distinct[name] * (1 + length / BYTES_PER_COUNTED_VALUE))
-    return distinct
+    return {name: max(ceil(number / most), 1) for name, number in distinct.items()}
 
 
 def with_folds(rows: pl.LazyFrame, options: PrepareOptions) -> pl.LazyFrame:
