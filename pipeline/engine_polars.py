@@ -119,7 +119,9 @@ def _encode_large_fields(
         For each such field the expression of its ids.
     """
     known = {}
-    free = memory = job.memory * 3 // 4  # the rest is for vocabularies that are held
+    # A quarter is for vocabularies that are held; the tables of their counts are there all the time.
+    memory = max(job.memory * 3 // 4 - vocabularies.table_bytes, job.memory // 4, 1)
+    free = memory
     for name, needed in sorted(vocabularies.lookup_bytes.items(), key=lambda item: item[1]):
         free -= needed
         if free < 0:

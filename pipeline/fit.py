@@ -36,6 +36,13 @@ class VocabularyFolder(Mapping[str, Vocabulary]):
         Where ``C1.parquet`` and the others are written.
     memory:
         Bytes that those in memory may take together; the others are read when they are asked for.
+
+    Attributes
+    ----------
+    lookup_bytes:
+        Memory that looking up the values of a field takes.
+    table_bytes:
+        Memory that the counts of all ids take, as rows are given them.
     """
 
     def __init__(self, folder: Path, names: Iterable[str], memory: int) -> None:
@@ -44,11 +51,13 @@ class VocabularyFolder(Mapping[str, Vocabulary]):
         self._free = memory
         self._held: dict[str, Vocabulary | None] = dict.fromkeys(names)
         self.lookup_bytes: dict[str, int] = {}
+        self.table_bytes = 0
 
     def add(self, name: str, vocabulary: Vocabulary) -> None:
         """Write a vocabulary, and hold it where there is room."""
         vocabulary.save(self._file(name))
         self.lookup_bytes[name] = BYTES_PER_ENCODED_VALUE * len(vocabulary.values) + vocabulary.text_bytes
+        self.table_bytes += vocabulary.row_counts.nbytes
         held = vocabulary.memory <= self._free
         self._held[name] = vocabulary if held else None
         self._free -= vocabulary.memory if held else 0

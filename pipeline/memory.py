@@ -16,7 +16,7 @@ CONTROL_GROUPS = Path("/sys/fs/cgroup")
 SHARE_OF_MACHINE = 0.5
 
 # What reading, encoding and writing take whatever the input: the process, and what each thread works on.
-FIXED_BYTES = 500_000_000
+FIXED_BYTES = 600_000_000
 FIXED_BYTES_PER_THREAD = 50_000_000
 LEAST_WORKING_BYTES = 100_000_000
 
