@@ -1,5 +1,5 @@
 #!/bin/sh
-# The whole job on 9,000 real Criteo rows: prepare, inspect, train, evaluate, predict. `make demo` runs it.
+# The whole job on 9,000 real Criteo rows: prepare, train, evaluate, predict. `make demo` runs it.
 set -eu
 out=${1:-demo}
 rows=$(dirname "$0")/tests/data/criteo_9k.tsv.gz

@@ -87,7 +87,7 @@ def _print_packages(report: Report) -> None:
             (
                 f"  {package.name}",
                 f"[{package.extra}]",
-                package.version or f"not installed: pip install '{package.requirement}'",
+                package.version or f"not installed: pip install -c constraints-gpu.txt '.[{package.extra}]'",
                 f"for {package.needed_by}" if package.needed_by else "",
             )
             for package in report.packages

@@ -10,6 +10,11 @@ import typer
 from stampede.cli.common import Debug, Json, print_json, print_table
 
 
+def shown(value: str) -> str:
+    """Return a value as it can be printed: of a cross, the two values with a sign between them."""
+    return value.replace("\x1f", "×")
+
+
 def inspect(
     dataset: Annotated[Path, typer.Argument(help="Folder of a dataset.")],
     json: Json = False,
@@ -59,7 +64,7 @@ def inspect(
                 "-" if field.unseen_share_of_test is None else f"{field.unseen_share_of_test:.1%}",
                 f"{field.top_10_share:.1%}",
                 f"{field.ids_for_90_percent:,}",
-                ", ".join(f"{value} {share:.0%}" for value, share in field.top_values),
+                ", ".join(f"{shown(value)} {share:.0%}" for value, share in field.top_values),
             )
             for field in summaries
         ],
@@ -76,6 +81,10 @@ def inspect(
             ],
         )
         typer.echo(f"dense features are prepared as {manifest.encoding.dense_mode}; an empty one counts as 0")
+    added = ["X_log_count of each field X"] if manifest.encoding.count_features else []
+    added += [f"{field}_target" for field in manifest.encoding.target_encoded]
+    if added:
+        typer.echo(f"further dense columns: {', '.join(added)}")
     typer.echo("unseen: share of test rows whose value has no id; top 10: share of the ten commonest ids")
     fitted = "the training rows" if manifest.fit_on == "train" else "all rows, those of the test too"
     typer.echo(

@@ -184,8 +184,12 @@ def prepare(
     )
     if append is not None and (dry_run or force or gpu or engine != "polars" or memory_limit):
         raise ConfigError("--append takes neither --dry-run, --force, --memory-limit nor an --engine")
+    if dry_run and (gpu or engine != "polars"):
+        raise ConfigError(
+            "--dry-run estimates what --engine polars takes: leave out --engine and its options"
+        )
     if dry_run:
-        show_estimate(run_estimate(request), request.out, json=json)
+        show_estimate(run_estimate(request, force=force), request.out, json=json)
         return
     with Display() as display:
         if append is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import errno
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,9 +23,10 @@ from stampede.pipeline.dataset import (
 from stampede.pipeline.encode import Encoder
 from stampede.pipeline.engine import SCRATCH, SPOOL_FOLDER, part_name, sink_part
 from stampede.pipeline.engine_nvtabular import WORKFLOW_FOLDER
+from stampede.pipeline.errors import READ_ERRORS
 from stampede.pipeline.plan import no_rows_error, split_info
 from stampede.pipeline.progress import Progress, Silent, counted
-from stampede.pipeline.publish import building
+from stampede.pipeline.publish import building, normal
 from stampede.pipeline.schema import Schema
 from stampede.pipeline.sources import resolve_inputs
 from stampede.pipeline.spool import BadRows, write_spool
@@ -66,19 +67,24 @@ def append_split(
         There is no dataset, it has that split, or it cannot be written.
     """
     progress = progress or Silent()
-    dataset = Dataset.open(dataset_path)
+    target = normal(Path(dataset_path)).resolve()
+    dataset = Dataset.open(target)
     manifest = dataset.manifest
-    if not SPLIT_NAME.fullmatch(split) or split in TAKEN_NAMES:
-        raise ConfigError(f"--append {split!r}: take a name of letters, digits, _ . and -, such as day_24")
-    if split in manifest.splits:
-        raise DatasetError(f"{dataset.path} has a split {split}: choose another name for --append")
+    _check_split(dataset, split)
     if schema != manifest.log:
         raise ConfigError(
             f"{dataset.path} is of another log: name the preset or schema that it was made with "
             f"({manifest.log.name})"
         )
-    with building(dataset.path, force=True, replaces=(MANIFEST,)) as folder:
+    encoder, rejected = Encoder.of_dataset(dataset), _rejected_before(dataset)
+
+    def confirm() -> None:
+        if Dataset.open(target).fingerprint != dataset.fingerprint:
+            raise DatasetError(f"{target} was changed meanwhile: run this again")
+
+    with building(target, force=True, replaces=(MANIFEST,), confirm=confirm) as folder:
         files = resolve_inputs(inputs)
+        _take_over(dataset.path, folder)
         progress.start("read", None)
         spool = write_spool(
             files, schema, folder / SCRATCH / SPOOL_FOLDER, bad_rows=bad_rows, on_rows=progress.advance
@@ -86,19 +92,11 @@ def append_split(
         if spool.rows == 0:
             raise no_rows_error(files, spool.rejected)
         progress.start("encode", spool.rows)
-        encoded = Encoder.of_dataset(dataset).encode(spool.scan(), counts=manifest.counts, keep=(LABEL,))
+        encoded = encoder.encode(spool.scan(), counts=manifest.counts, keep=(LABEL,))
         encoded = encoded.with_columns(counted(pl.col(LABEL), pl.Int8, progress.advance))
         sink_part(encoded, folder / part_name(split))
         shutil.rmtree(folder / SCRATCH)
 
-        shutil.copytree(
-            dataset.path,
-            folder,
-            copy_function=_link,
-            ignore=lambda _, names: [name for name in names if name in (MANIFEST, REJECTED)],
-            dirs_exist_ok=True,
-        )
-        rejected = [pl.read_parquet(dataset.path / REJECTED, glob=False)] if manifest.rejected else []
         rejected += [spool.rejected] if spool.rejected.height else []
         if rejected:
             pl.concat(rejected).write_parquet(folder / REJECTED)
@@ -110,11 +108,47 @@ def append_split(
             }
         )
         (folder / MANIFEST).write_text(changed.to_json(), "utf-8")
-    return Dataset.open(dataset.path)
+    return Dataset.open(target)
 
 
-def _link(source: str, target: str) -> None:
+def _check_split(dataset: Dataset, split: Split) -> None:
+    """Raise unless a split of that name can be added."""
+    if split in dataset.manifest.splits:
+        raise DatasetError(f"{dataset.path} has a split {split}: choose another name for --append")
+    if split in TAKEN_NAMES:
+        raise ConfigError(f"--append {split}: a dataset has a file of this name: choose another")
+    if not SPLIT_NAME.fullmatch(split):
+        raise ConfigError(
+            f"--append {split!r}: take a name of at most 100 letters, digits, _ . and -, such as day_24"
+        )
+    if (dataset.path / split).exists():
+        raise DatasetError(f"{dataset.path / split} is there and no split: remove it, or choose another name")
+
+
+def _rejected_before(dataset: Dataset) -> list[pl.DataFrame]:
+    """Return the rows that were left out before."""
+    if not dataset.manifest.rejected:
+        return []
     try:
-        os.link(source, target)
-    except OSError:  # a file system without links
-        shutil.copy2(source, target)
+        return [pl.read_parquet(dataset.path / REJECTED, glob=False)]
+    except READ_ERRORS as error:
+        raise DatasetError(f"{dataset.path / REJECTED} is missing or damaged: prepare it again") from error
+
+
+def _take_over(source: Path, folder: Path) -> None:
+    """Link all files but those that change; copy them where the file system has no links."""
+    for path in sorted(source.rglob("*")):
+        place = folder / path.relative_to(source)
+        if path.is_dir():
+            place.mkdir()
+        elif place not in (folder / MANIFEST, folder / REJECTED):
+            _link(path, place)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        target.hardlink_to(source)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV):
+            raise
+        shutil.copyfile(source, target)

@@ -45,7 +45,7 @@ PADDING_ID, NULL_ID, UNSEEN_ID, FIRST_VALUE_ID = 0, 1, 2, 3
 
 Split = str
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")  # that a dataset is made with; later files add others
-SPLIT_NAME = re.compile("[A-Za-z0-9][A-Za-z0-9_.-]*")
+SPLIT_NAME = re.compile("[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
 class DenseMode(StrEnum):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+import numpy as np
 import polars as pl
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -117,6 +119,17 @@ class Encoder:
             columns += [name, f"{name}_count"] if counts else [name]
         return columns
 
+    def encodes_as(self, other: Encoder) -> bool:
+        """Whether both make the same of every row, given that their vocabularies have the same values."""
+        if (self.encoding, self.dense) != (other.encoding, other.dense):
+            return False
+        tables = [(target.rates, other.targets[name].rates) for name, target in self.targets.items()]
+        if self.encoding.count_features:
+            tables += [
+                (v.log_counts, other.vocabularies[name].log_counts) for name, v in self.vocabularies.items()
+            ]
+        return all(np.array_equal(mine, theirs) for mine, theirs in tables)
+
     def save(self, folder: Path, origin: DatasetOrigin) -> None:
         """Write ``encoder.json``, ``vocab/`` and ``target/`` into the folder of a run."""
         spec = EncoderFile(log=self.schema, encoding=self.encoding, dense=self.dense, dataset=origin)
@@ -167,7 +180,7 @@ class Encoder:
     def ids(self, names: Sequence[str], lookup: Lookup) -> list[pl.Expr]:
         """Int32 ids of some fields."""
         values = field_values(self.schema, self.encoding)
-        return [lookup.ids(name, self.vocabularies[name], values[name]).alias(name) for name in names]
+        return [lookup.ids(name, self.vocabularies, values[name]).alias(name) for name in names]
 
     def completed(
         self,
@@ -241,11 +254,21 @@ def check_columns(schema: Schema, encoding: Encoding) -> None:
     named += [("--target-encode", name, fields) for name in encoding.target_encoded]
     for flag, name, known in named:
         if name not in known:
-            shown = ", ".join(known[:SHOWN_FIELDS]) + (", …" if len(known) > SHOWN_FIELDS else "")
-            raise ConfigError(f"{flag}: there is no field {name}: choose from {shown}")
+            raise ConfigError(f"{flag}: there is no field {name}: {_instead(name, schema, known)}")
     columns = [LABEL, *encoding.dense_columns(schema.dense, fields), *fields]
     columns += [f"{name}_count" for name in fields]
     if repeated := sorted({name for name in columns if columns.count(name) > 1}):
         raise ConfigError(
             f"two columns would be called {repeated[0]}: leave one out, or rename it in the schema"
         )
+
+
+def _instead(name: str, schema: Schema, known: Sequence[str]) -> str:
+    """Say what to do about a field that is not there."""
+    if name in schema.dense:
+        return "it is a number, which is a field with --dense log-bucket only"
+    if "_x_" in name:
+        return f"add --cross {name.replace('_x_', ',')}"
+    alike = difflib.get_close_matches(name, known, n=1) or [n for n in known if n.lower() == name.lower()]
+    shown = ", ".join(known[:SHOWN_FIELDS]) + (", …" if len(known) > SHOWN_FIELDS else "")
+    return f"did you mean {alike[0]}?" if alike else f"choose from {shown}"

@@ -60,9 +60,10 @@ class PolarsPlan:
         progress.start("fit", job.fitted_total)
         values = field_values(schema, options.encoding)
         vocabularies = VocabularyFolder(job.folder / VOCABULARY_FOLDER, values, job.memory // 4)
-        for name, counted in self.count(values):
+        for done, (name, counted) in enumerate(self.count(values)):
             vocabularies.add(name, build_vocabulary(counted, options))
-            progress.advance(job.fitted_total // len(values))
+            share = (job.fitted_total * part // len(values) for part in (done + 1, done))
+            progress.advance(next(share) - next(share))
         dense = fit_dense(job.fitted_rows, schema.dense, mode=options.dense_mode, collect=self.collect)
         encoder = Encoder(schema, options.encoding, dense, vocabularies)
 
@@ -103,9 +104,9 @@ class KnownIds(Lookup):
 
     known: Mapping[str, pl.Expr]
 
-    def ids(self, name: str, vocabulary: Vocabulary, value: pl.Expr) -> pl.Expr:
+    def ids(self, name: str, vocabularies: Mapping[str, Vocabulary], value: pl.Expr) -> pl.Expr:
         """Return them where they are known; see :class:`Lookup`."""
-        return self.known[name] if name in self.known else super().ids(name, vocabulary, value)
+        return self.known[name] if name in self.known else super().ids(name, vocabularies, value)
 
 
 def _encode_large_fields(
@@ -149,6 +150,7 @@ def _ids_of_rows(job: Job, value: pl.Expr, vocabulary: Vocabulary, parts: int, p
         batch = pl.struct(ROW, found.alias("id"))
         stored = batch.map_batches(store, return_dtype=pl.UInt64, is_elementwise=True)
         rows.select(stored.max()).collect(engine="streaming")
+        ids.flush()  # else a container may run out of memory before the system has written it
 
     size = len(vocabulary.values)
     for part in range(parts):

@@ -173,10 +173,10 @@ class GpuLookup(Lookup):
     collect: Collect
     known: dict[str, pl.Expr] = field(default_factory=dict)
 
-    def ids(self, name: str, vocabulary: Vocabulary, value: pl.Expr) -> pl.Expr:
+    def ids(self, name: str, vocabularies: Mapping[str, Vocabulary], value: pl.Expr) -> pl.Expr:
         """Int32 ids of the values (String) of a field; see :class:`Lookup`."""
         if name not in self.known:
-            self.known[name] = self._ids(vocabulary, value)
+            self.known[name] = self._ids(vocabularies[name], value)
         return self.known[name]
 
     def entries(self, ids: pl.Expr, table: npt.NDArray[np.generic]) -> pl.Expr:

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import polars as pl
 import zstandard
@@ -25,6 +25,7 @@ from stampede.pipeline.memory import (
     working_memory,
 )
 from stampede.pipeline.options import PrepareOptions
+from stampede.pipeline.plan import no_rows_error
 from stampede.pipeline.rawtext import GZIP_MAGIC, ZSTD_MAGIC
 from stampede.pipeline.schema import Schema
 from stampede.pipeline.sources import describe, resolve_inputs
@@ -97,6 +98,8 @@ def estimate(
     working = working_memory(memory)
     files = resolve_inputs(inputs)
     sample = sample_rows(files, schema, rows=SAMPLED_ROWS, bad_rows=options.bad_rows)
+    if sample.is_empty():
+        raise no_rows_error(files, pl.DataFrame())
     rows = max(sum(_rows_of(file, schema) for file in files), sample.height)
     scale = rows / max(sample.height, 1)
 
@@ -168,13 +171,18 @@ def _rows_of(file: Path, schema: Schema) -> int:
 
 def _unpacked(start: bytes) -> tuple[int, int]:
     """Return how many bytes of text the start of a file holds, and how many line ends."""
-    if start.startswith(GZIP_MAGIC):
-        text = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(start)
-    elif start.startswith(ZSTD_MAGIC):
-        text = zstandard.ZstdDecompressor().decompressobj().decompress(start)
-    else:
+    if not start.startswith((GZIP_MAGIC, ZSTD_MAGIC)):
         return len(start), _lines(start)
-    return len(text), _lines(text)
+    size = ends = 0
+    while start:  # an archive may have many members
+        if start.startswith(GZIP_MAGIC):
+            member: Any = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+        else:
+            member = zstandard.ZstdDecompressor().decompressobj()
+        text = member.decompress(start)
+        size, ends = size + len(text), ends + text.count(b"\n")
+        start = member.unused_data
+    return size, ends
 
 
 def _lines(text: bytes) -> int:

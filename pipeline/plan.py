@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
-from stampede import InputError
+from stampede import ConfigError, InputError
 from stampede.pipeline.dataset import (
     LABEL,
     MANIFEST,
@@ -29,7 +29,7 @@ from stampede.pipeline.engine import SCRATCH, SPOOL_FOLDER, EngineName, GpuOptio
 from stampede.pipeline.memory import working_memory
 from stampede.pipeline.options import PrepareOptions
 from stampede.pipeline.progress import Progress, Silent
-from stampede.pipeline.publish import building
+from stampede.pipeline.publish import building, check_free, normal
 from stampede.pipeline.schema import Schema
 from stampede.pipeline.sources import resolve_inputs
 from stampede.pipeline.split import (
@@ -40,6 +40,20 @@ from stampede.pipeline.split import (
     split_while_reading,
 )
 from stampede.pipeline.spool import write_spool
+
+# A folder with one of these is a dataset, or was to become one: --force replaces it.
+REPLACED = (MANIFEST, VOCABULARY_FOLDER)
+
+
+def check_dataset_free(out: str | Path, *, force: bool) -> None:
+    """Raise unless a dataset may be made at ``out``.
+
+    Raises
+    ------
+    DatasetError
+        Something is there that may not be replaced.
+    """
+    check_free(normal(Path(out)), force=force, replaces=REPLACED)
 
 
 def prepare(
@@ -92,12 +106,14 @@ def prepare(
     """
     options = options or PrepareOptions()
     progress = progress or Silent()
-    target = Path(out)
+    target = normal(Path(out))
+    if memory is not None and engine != "polars":
+        raise ConfigError(f"--engine {engine}: --memory-limit is an option of --engine polars")
     working = working_memory(memory)
     check_columns(schema, options.encoding)
     chosen = engine_named(engine, gpu=gpu)
     chosen.check()
-    with building(target, force=force, replaces=(MANIFEST, VOCABULARY_FOLDER)) as folder:
+    with building(target, force=force, replaces=REPLACED) as folder:
         files = resolve_inputs(inputs)
         scratch = folder / SCRATCH
         progress.start("read", None)

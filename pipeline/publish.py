@@ -15,7 +15,7 @@ import glob
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -36,7 +36,13 @@ class DiskFullError(DatasetError):
 
 
 @contextmanager
-def building(target: Path, *, force: bool = False, replaces: Sequence[str] = ()) -> Iterator[Path]:
+def building(
+    target: Path,
+    *,
+    force: bool = False,
+    replaces: Sequence[str] = (),
+    confirm: Callable[[], None] | None = None,
+) -> Iterator[Path]:
     """Give a folder to build in, and put it in place of ``target`` when the block ends without an error.
 
     On an error the folder is removed and ``target`` stays as it was. Leftovers of builders that were killed
@@ -49,13 +55,15 @@ def building(target: Path, *, force: bool = False, replaces: Sequence[str] = ())
     replaces:
         Names of which a folder must hold one, unless it is empty, to be replaced: so that a mistyped path
         does not cost a folder of another kind. Without names every folder may be.
+    confirm:
+        Called when nobody else puts a folder in place beside ``target``; raises where it must not be done.
 
     Raises
     ------
     DatasetError
         ``target`` exists and may not be replaced, or it cannot be written.
     """
-    target = target.absolute()
+    target = normal(target)
     if not target.name:
         raise DatasetError(f"{target} cannot be the dataset's folder: choose another --out")
     check_free(target, force=force, replaces=replaces)
@@ -69,7 +77,10 @@ def building(target: Path, *, force: bool = False, replaces: Sequence[str] = ())
         yield folder
         folder.chmod(0o777 & ~_umask())
         _sync(folder)
-        _put_in_place(folder, target, force=force, replaces=replaces)
+        with _alone_in(target.parent):
+            if confirm is not None:
+                confirm()
+            _put_in_place(folder, target, force=force, replaces=replaces)
     except DiskFullError as error:
         raise DiskFullError(target.parent) from error
     except StampedeError:
@@ -79,7 +90,7 @@ def building(target: Path, *, force: bool = False, replaces: Sequence[str] = ())
             raise _cannot_write(target, error) from error
         raise
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
         os.close(lock)
 
 
@@ -95,8 +106,12 @@ def check_free(target: Path, *, force: bool, replaces: Sequence[str] = ()) -> No
         finish_exchange(target)
         if not os.path.lexists(target):
             return
-        if target.is_symlink() or not target.is_dir():
+        if target.is_symlink():
+            raise DatasetError(f"{target} is a link: name the folder itself")
+        if not target.is_dir():
             raise DatasetError(f"{target} exists and is not a folder: choose another --out")
+        if _working_folder().is_relative_to(target):
+            raise DatasetError(f"{target} holds the working folder: run this from outside of it")
         if not force:
             raise DatasetError(f"{target} exists: choose another --out, or replace it with --force")
         held = {path.name for path in target.iterdir()}
@@ -106,6 +121,37 @@ def check_free(target: Path, *, force: bool, replaces: Sequence[str] = ()) -> No
         raise DatasetError(
             f"{target} is not a folder that --force replaces (it holds {min(held)}): choose another --out"
         )
+
+
+def normal(path: Path) -> Path:
+    """Return a path as it is from the root, without ``.`` and ``..`` in it."""
+    return Path(os.path.abspath(path))  # noqa: PTH100 (Path.absolute keeps them)
+
+
+def _working_folder() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:  # it was removed
+        return Path("/")
+
+
+@contextmanager
+def _alone_in(parent: Path) -> Iterator[None]:
+    """Wait for others that put a folder in place there."""
+    lock = os.open(parent, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, those within it that cannot be written too."""
+    for path, _, _ in os.walk(folder):
+        with suppress(OSError):
+            Path(path).chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def finish_exchange(target: Path) -> None:

@@ -97,7 +97,7 @@ class RowParser:
             columns.append((parse_label(pl.col(schema.label)).is_null(), schema.label))
         for name in schema.dense:
             usable = self._number(name).cast(pl.Float32).is_finite().fill_null(value=False)
-            columns.append((~self._is_null(self._text(name)) & ~usable, name))
+            columns.append((~self._is_null(self._text(name), stripped=self.spaces) & ~usable, name))
         if schema.time is not None:
             columns.append((parse_hour(pl.col(schema.time), schema.time_format).is_null(), schema.time))
         codes = _column_codes(schema)
@@ -110,10 +110,12 @@ class RowParser:
         number = self._text(name).cast(pl.Float64, strict=False)
         if not self.schema.null_values:
             return number
-        return pl.when(~self._is_null(self._text(name))).then(number)
+        return pl.when(~self._is_null(self._text(name), stripped=self.spaces)).then(number)
 
-    def _is_null(self, text: pl.Expr) -> pl.Expr:
+    def _is_null(self, text: pl.Expr, *, stripped: bool = False) -> pl.Expr:
         words = self.schema.null_values
+        if stripped:
+            words = tuple(word.strip(" ") for word in words)
         return text.is_in(("", *words)) if words else text == ""
 
 

@@ -65,8 +65,8 @@ class Source:
 def resolve_inputs(inputs: Sequence[str | Path]) -> list[Path]:
     """Expand file names and glob patterns to the files they name, in order.
 
-    The matches of a pattern are sorted by name. A name that exists is taken as it is, also when it contains
-    wildcard characters.
+    The matches of a pattern are sorted by name, numbers in it by their value: day_2 stands before day_10. A
+    name that exists is taken as it is, also when it contains wildcard characters.
 
     Raises
     ------
@@ -85,7 +85,7 @@ def resolve_inputs(inputs: Sequence[str | Path]) -> list[Path]:
             raise InputError("not a regular file: write the log to one first", file=path)
         # Path.glob takes no absolute pattern.
         found = glob.glob(str(name), recursive=True)  # noqa: PTH207
-        matches = sorted(match for match in found if Path(match).is_file())
+        matches = sorted((match for match in found if Path(match).is_file()), key=_natural_order)
         if not matches:
             reason = "no file matches this pattern" if glob.has_magic(str(name)) else "no such file"
             raise InputError(reason, file=path)
@@ -93,6 +93,11 @@ def resolve_inputs(inputs: Sequence[str | Path]) -> list[Path]:
     if not files:
         raise InputError("no input file was given")
     return files
+
+
+def _natural_order(name: str) -> tuple[list[tuple[int, int | str]], str]:
+    parts = re.split(r"([0-9]+)", name)
+    return [(0, int(part)) if part.isdecimal() else (1, part) for part in parts], name
 
 
 def describe(path: Path, schema: Schema, *, label: Literal["required", "optional"] = "required") -> Source:

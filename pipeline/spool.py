@@ -109,9 +109,14 @@ def write_spool(
         source = describe(path, schema, label="required" if with_label else "optional")
         parser = RowParser(schema, with_label)
         reader = _Reader(source, parser, folder, bad_rows, computed, on_rows)
-        reader.preview()
         part = folder / f"part-{number:05d}.parquet"
-        accepted, refused = reader.spool(part, first_row=sum(part_rows))
+        try:
+            reader.preview()
+            accepted, refused = reader.spool(part, first_row=sum(part_rows))
+        except InputError as error:
+            if _state(path) != before:
+                raise changed(path) from error
+            raise
         if _state(path) != before:
             raise changed(path)
         parts.append(part)

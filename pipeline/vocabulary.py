@@ -18,6 +18,8 @@ from stampede.pipeline.errors import READ_ERRORS
 
 Counts = npt.NDArray[np.int64]
 
+ROWS_PER_GROUP = 1 << 18
+
 
 @dataclass(frozen=True)
 class Vocabulary:
@@ -130,7 +132,7 @@ class Vocabulary:
         values = [none.new_from_index(0, FIRST_VALUE_ID), self.values, none.new_from_index(0, self.buckets)]
         ids = np.arange(self.size, dtype=np.int32)
         frame = pl.DataFrame({"id": ids, "value": pl.concat(values), "count": self.counts})
-        frame.write_parquet(file)
+        frame.write_parquet(file, row_group_size=ROWS_PER_GROUP)  # else it follows the number of threads
 
     def ids(self, value: pl.Expr) -> pl.Expr:
         """Int32 ids of the values (String) of an expression."""
@@ -178,9 +180,9 @@ Entries = tuple[pl.Expr, npt.NDArray[np.generic]]  # ids, and the table that the
 class Lookup:
     """How the values of rows become ids, and ids the entries of a table: by casts to Enum, and by numpy."""
 
-    def ids(self, name: str, vocabulary: Vocabulary, value: pl.Expr) -> pl.Expr:
+    def ids(self, name: str, vocabularies: Mapping[str, Vocabulary], value: pl.Expr) -> pl.Expr:
         """Int32 ids of the values (String) of the field ``name``."""
-        return vocabulary.ids(value)
+        return vocabularies[name].ids(value)
 
     def entries(self, ids: pl.Expr, table: npt.NDArray[np.generic]) -> pl.Expr:
         """Entries of a table at ids (integers, none null), of the type of the table."""

@@ -83,7 +83,8 @@ class Soak:
             more = {"first": (), "force": ("--force",), "append": ("--append", "later")}[kind]
             log, wanted = (self.other, self.grown) if kind == "append" else (self.log, self.new)
             process = start(log, out, *more)
-            time.sleep(self.draw.uniform(0, self.seconds))
+            late = kill % 2  # half of them about when folders are exchanged
+            time.sleep(self.draw.uniform(0.8 * late, 1.0 + 0.1 * late) * self.seconds)
             process.kill()
             process.wait()
             seen[self.what_stands(out, old=None if kind == "first" else self.old, new=wanted)] += 1

@@ -16,13 +16,14 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, TypeVar
 
 from stampede import __version__
+from stampede.pipeline import machine
 
 DISTRIBUTION = "stampede-ctr"
 CHILD_TIMEOUT_S = 120
@@ -149,8 +150,8 @@ def run_doctor(folder: Path | None = None) -> Report:
         ),
         machine=Machine(
             system=f"{platform.system()} {platform.machine()}",
-            cores=ask("cores", lambda: _cores(ROOT), None),
-            memory_bytes=ask("memory", lambda: _memory(ROOT), None),
+            cores=ask("cores", lambda: machine.cores(ROOT), None),
+            memory_bytes=ask("memory", lambda: machine.memory(ROOT), None),
             folder=str(place),
             disk_free_bytes=ask("disk", lambda: shutil.disk_usage(place).free, None),
         ),
@@ -320,59 +321,6 @@ def _driver(root: Path) -> str | None:
     query = [tool, "--query-gpu=driver_version", "--format=csv,noheader"]
     told = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
     return told.stdout.splitlines()[0].strip() if told.returncode == 0 and told.stdout.strip() else ""
-
-
-def _cores(root: Path) -> float:
-    """Return the cores that the process may use: its affinity and its cgroup's quota."""
-    affinity = float(len(os.sched_getaffinity(0)))
-    return min([affinity, *_cgroup_limits(root, "cpu", _cpu_limit)])
-
-
-def _memory(root: Path) -> int:
-    """Return the memory that the process may use: the machine's and its cgroup's limit."""
-    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return int(min([machine, *_cgroup_limits(root, "memory", _memory_limit)]))
-
-
-def _cgroup_limits(root: Path, controller: str, read: Callable[[Path], float | None]) -> Iterator[float]:
-    """Yield the limits of the process's control group and of those above it, in both versions of cgroups."""
-    file = root / "proc/self/cgroup"
-    if not file.exists():
-        return
-    for line in file.read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and controller not in controllers.split(","):
-            continue
-        mount = root / "sys/fs/cgroup" / (controller if controllers else "")
-        group = PurePosixPath(path)
-        # in a container the path may be the host's: what is mounted at the top is then the limit that counts
-        for above in (group, *group.parents):
-            limit = read(mount / str(above).lstrip("/"))
-            if limit is not None:
-                yield limit
-
-
-def _memory_limit(group: Path) -> float | None:
-    for name in ("memory.max", "memory.limit_in_bytes"):
-        text = _text(group / name)
-        if text is not None and text != "max":
-            return int(text)
-    return None
-
-
-def _cpu_limit(group: Path) -> float | None:
-    quota, _, period = (_text(group / "cpu.max") or "").partition(" ")
-    if not quota:
-        quota = _text(group / "cpu.cfs_quota_us") or "max"
-        period = _text(group / "cpu.cfs_period_us") or "100000"
-    return None if quota in {"max", "-1"} else int(quota) / int(period)
-
-
-def _text(file: Path) -> str | None:
-    try:
-        return file.read_text().strip()
-    except OSError:
-        return None
 
 
 def _packages() -> tuple[Package, ...]:

@@ -14,6 +14,7 @@ from stampede.pipeline import Dataset, DenseMode, PrepareOptions, Schema, SplitR
 from stampede.pipeline.engine import EngineName, GpuOptions
 from stampede.pipeline.estimate import Estimate, estimate
 from stampede.pipeline.memory import parse_bytes
+from stampede.pipeline.plan import check_dataset_free
 from stampede.pipeline.progress import Progress
 from stampede.workflows.recipe import PrepareRecipe, Recipe
 
@@ -124,8 +125,9 @@ def run_append(request: PrepareRequest, split: str, *, progress: Progress | None
     return Prepared(dataset, time.perf_counter() - started)
 
 
-def run_estimate(request: PrepareRequest) -> Estimate:
-    """Estimate what preparing will take."""
+def run_estimate(request: PrepareRequest, *, force: bool) -> Estimate:
+    """Estimate what preparing will take; where it would be refused, so is this."""
+    check_dataset_free(request.out, force=force)
     return estimate(
         request.schema, request.inputs, request.out, options=request.options(), memory=request.memory
     )

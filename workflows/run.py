@@ -168,5 +168,5 @@ class Run:
                 raise CheckpointError(
                     f"{dataset.path} has another vocabulary of {name} than {self.path}: {mend}"
                 )
-        if (other.encoding, other.dense) != (self.encoder.encoding, self.encoder.dense):
+        if not other.encodes_as(self.encoder):
             raise CheckpointError(f"{dataset.path} encodes rows in another way than {self.path}: {mend}")

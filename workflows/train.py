@@ -54,8 +54,8 @@ def run_train(
     mode = dataset.manifest.encoding.dense_mode
     if dataset.manifest.dense and mode != loaded.prepare.dense:
         say(
-            f"the dataset was prepared with --dense {mode}, the recipe {chosen} "
-            f"is meant for {loaded.prepare.dense}"
+            f"the dataset was prepared with --dense {mode}, the recipe {chosen} is meant for "
+            f"{loaded.prepare.dense}: prepare with --recipe {chosen}, or choose another one to train with"
         )
     set_threads(config.threads)
     # the trainer first: what can fail on the way must not cost an old run that --force replaces

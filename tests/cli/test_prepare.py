@@ -170,10 +170,13 @@ class TestFeaturesAndLaterFiles:
         [
             (("--cross", "C1"), "--cross C1: name two fields, as in --cross C1,C2"),
             (("--cross", "C1,C2,C3"), "name two fields"),
-            (("--cross", "C1,I1"), "there is no field I1: choose from C1, C2"),
+            (
+                ("--cross", "C1,I1"),
+                "there is no field I1: it is a number, which is a field with --dense log-bucket only",
+            ),
             (("--folds", "4"), "--folds is of use with --target-encode only"),
-            (("--memory-limit", "lots"), "it must be a size such as 4GB or 500MB"),
-            (("--memory-limit", "1MB"), "threads need"),
+            (("--memory-limit", "lots"), "it must be a size such as 4GB or 1500MB"),
+            (("--memory-limit", "1MB"), "MB or more: so much is needed with"),
             (("--append", "more", "--force"), "--append takes neither"),
         ],
     )

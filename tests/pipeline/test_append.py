@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
@@ -21,7 +23,8 @@ from tests.pipeline.logs import (
 )
 
 from stampede import ConfigError, DatasetError, InputError, StampedeError
-from stampede.pipeline import Dataset, Encoder, PrepareOptions, Schema, append_split, publish
+from stampede.pipeline import Dataset, Encoder, PrepareOptions, Schema, append_split, prepare, publish
+from stampede.pipeline.progress import Silent
 from stampede.pipeline.transform import transform
 
 FEATURES = PrepareOptions(
@@ -86,10 +89,10 @@ def test_rows_that_were_left_out_are_listed_with_the_earlier_ones(dataset: Datas
     ("name", "error", "message"),
     [
         ("train", DatasetError, "has a split train"),
-        ("vocab", ConfigError, "take a name of letters"),
-        ("../up", ConfigError, "take a name of letters"),
-        ("", ConfigError, "take a name of letters"),
-        (".hidden", ConfigError, "take a name of letters"),
+        ("vocab", ConfigError, "has a file of this name"),
+        ("../up", ConfigError, "take a name of at most 100 letters"),
+        ("", ConfigError, "take a name of at most 100 letters"),
+        (".hidden", ConfigError, "take a name of at most 100 letters"),
     ],
 )
 def test_a_name_that_cannot_be(
@@ -110,13 +113,62 @@ def test_another_log_is_refused(dataset: Dataset, tmp_path: Path) -> None:
         append_split(SMALL, [later], tmp_path / "nowhere", "day_2")
 
 
+def test_what_is_done_to_the_dataset_meanwhile_is_not_lost(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = write(tmp_path / "later.txt", LATER)
+
+    class Meanwhile(Silent):
+        """Another one adds a split, or replaces the dataset, while rows are encoded."""
+
+        def __init__(self, other: Callable[[], object]) -> None:
+            self.other = other
+
+        def start(self, stage: str, total: int | None) -> None:
+            if stage == "encode":
+                self.other()
+
+    append_first = Meanwhile(lambda: append_split(SMALL, [later], dataset.path, "first"))
+    with pytest.raises(DatasetError, match="was changed meanwhile: run this again"):
+        append_split(SMALL, [later], dataset.path, "second", progress=append_first)
+    assert list(Dataset.open(dataset.path).rows) == ["train", "valid", "test", "first"]
+
+    def replace_it() -> None:
+        prepare(SMALL, [later], dataset.path, options=KEEP_ALL, force=True)
+
+    with pytest.raises(DatasetError, match="was changed meanwhile: run this again"):
+        append_split(SMALL, [later], dataset.path, "second", progress=Meanwhile(replace_it))
+    assert Dataset.open(dataset.path).rows == {"train": 22}
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_a_folder_that_is_no_split_is_in_the_way(dataset: Dataset, tmp_path: Path) -> None:
+    shutil.copytree(dataset.path / "valid", dataset.path / "day_2")
+    later = write(tmp_path / "later.txt", LATER)
+    with pytest.raises(DatasetError, match="day_2 is there and no split: remove it"):
+        append_split(SMALL, [later], dataset.path, "day_2")
+
+
+def test_a_list_of_rejected_rows_that_is_gone_is_told_first(dataset: Dataset, tmp_path: Path) -> None:
+    (dataset.path / "rejected.parquet").unlink()
+    with pytest.raises(DatasetError, match=r"rejected.parquet is missing or damaged"):
+        append_split(SMALL, [tmp_path / "not even looked at"], dataset.path, "day_2")
+
+
+def test_a_linked_dataset_is_found(dataset: Dataset, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(dataset.path)
+    later = write(tmp_path / "later.txt", LATER)
+    assert append_split(SMALL, [later], tmp_path / "link", "day_2").path == dataset.path
+    assert (tmp_path / "link").is_symlink()
+
+
 def test_files_are_copied_where_there_are_no_links(
     dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_link(source: str, target: str) -> None:
-        raise PermissionError
+    def no_link(target: Path, source: Path) -> None:
+        raise PermissionError(errno.EPERM, "no links here")
 
-    monkeypatch.setattr("os.link", no_link)
+    monkeypatch.setattr(Path, "hardlink_to", no_link)
     later = write(tmp_path / "later.txt", LATER)
     assert append_split(SMALL, [later], dataset.path, "day_2").rows["day_2"] == 22
 

@@ -47,7 +47,11 @@ def test_archives_and_parquet_are_estimated_by_what_they_hold(log: Path, tmp_pat
     text = log.read_bytes()
     (tmp_path / "log.gz").write_bytes(gzip.compress(text, 1, mtime=0))
     (tmp_path / "log.zst").write_bytes(zstandard.ZstdCompressor(1).compress(text))
-    for name in ("log.gz", "log.zst"):
+    pieces = [text[i : i + 200_000] for i in range(0, len(text), 200_000)]
+    (tmp_path / "members.gz").write_bytes(b"".join(gzip.compress(p, 1, mtime=0) for p in pieces))
+    frames = [zstandard.ZstdCompressor(1).compress(piece) for piece in pieces]
+    (tmp_path / "frames.zst").write_bytes(b"".join(frames))
+    for name in ("log.gz", "log.zst", "members.gz", "frames.zst"):
         assert estimated(CRITEO, [tmp_path / name], tmp_path / "out").rows == pytest.approx(ROWS, rel=0.02)
     frame = pl.DataFrame(
         {"y": [0, 1] * 50, "n": [1] * 100, "m": [2] * 100, "a": ["x"] * 100, "b": ["y"] * 100}
@@ -63,6 +67,13 @@ def test_nothing_is_written_and_faults_are_told(tmp_path: Path) -> None:
     found = estimated(SMALL, [log], tmp_path / "out", options=PrepareOptions(bad_rows="skip", min_count=1))
     assert found.rows == 21
     assert [path.name for path in tmp_path.iterdir()] == ["log.txt"]
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "y\tn\tm\ta\tb\n", "bad row\n"])
+def test_a_log_without_a_row_is_told(text: str, tmp_path: Path) -> None:
+    (tmp_path / "log.txt").write_text(text)
+    with pytest.raises(InputError, match=r"log.txt.*there is no row in it"):
+        estimated(SMALL, [tmp_path / "log.txt"], tmp_path / "out", options=PrepareOptions(bad_rows="skip"))
 
 
 def test_a_disk_that_is_too_small_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ class TestCrosses:
     @pytest.mark.parametrize(
         ("wrong", "message"),
         [
-            ({"crosses": (("a", "n"),)}, "--cross: there is no field n: choose from a, b"),
+            ({"crosses": (("a", "n"),)}, "--cross: there is no field n: it is a number"),
             ({"crosses": (("a", "a"),)}, "name two different fields"),
             ({"crosses": (("a", "b"), ("a", "b"))}, "given twice"),
             ({"target_encode": ("c",)}, "--target-encode: there is no field c: choose from a, b"),
@@ -173,6 +173,19 @@ class TestTargets:
         dataset.target_file("a").unlink()
         with pytest.raises(Exception, match=r"a.parquet is missing"):
             Dataset.open(dataset.path)
+
+
+def test_an_encoder_knows_whether_another_makes_the_same_of_rows(tmp_path: Path) -> None:
+    chosen = options(count_features=True, target_encode=("a",))
+
+    def encoder(lines: list[str]) -> Encoder:
+        return Encoder.of_dataset(prepare_lines(tmp_path, lines, schema=PAIRS, options=chosen))
+
+    lines = ["1\tx\tp", "0\ty\tq", "1\tx\tp", "0\ty\tp"]
+    first = encoder(lines)
+    assert first.encodes_as(encoder(lines))
+    assert not first.encodes_as(encoder([line.replace("1\t", "0\t") for line in lines]))  # other targets
+    assert not first.encodes_as(encoder([*lines, "1\tx\tp"]))  # other counts
 
 
 def test_without_features_there_are_no_columns(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from tests.pipeline.logs import (
 from stampede import InputError
 from stampede.pipeline import Dataset, PrepareOptions, Schema, prepare
 from stampede.pipeline.rawtext import numbered_lines
+from stampede.pipeline.sources import resolve_inputs
 
 ROWS = good_rows(60)
 TSV = "".join(f"{row}\n" for row in ROWS).encode()
@@ -261,6 +262,14 @@ def test_a_damaged_or_foreign_file_is_refused_whole_even_where_bad_rows_are_skip
         error = refusal(tmp_path, [good, tmp_path / "log"], options=options, error=InputError)
         assert error.file == str(tmp_path / "log")
         assert reason in str(error)
+
+
+def test_numbers_in_the_names_of_a_pattern_count_as_numbers(tmp_path: Path) -> None:
+    for day in (10, 2, 1, 0, 11):
+        write(tmp_path / f"day_{day}.txt", good_rows(1))
+    (tmp_path / "day_last.txt").write_text("")
+    found = [path.name for path in resolve_inputs([str(tmp_path / "day_*.txt")])]
+    assert found == [*(f"day_{day}.txt" for day in (0, 1, 2, 10, 11)), "day_last.txt"]
 
 
 def test_a_missing_file_a_folder_and_a_pattern_without_a_match_are_named(tmp_path: Path) -> None:

@@ -126,9 +126,27 @@ def test_a_file_or_link_is_never_replaced(force: bool, log: Path, tmp_path: Path
     (tmp_path / "link").symlink_to(tmp_path / "folder")
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
 
-    for name in ("file", "link", "dangling"):
-        with pytest.raises(DatasetError, match=f"{name} exists and is not a folder: choose another --out"):
+    for name, reason in (
+        ("file", "exists and is not a folder: choose another --out"),
+        ("link", "is a link: name the folder itself"),
+        ("dangling", "is a link: name the folder itself"),
+    ):
+        with pytest.raises(DatasetError, match=f"{name} {reason}"):
             prepare(SMALL, [log], tmp_path / name, options=KEEP_ALL, force=force)
+
+
+def test_the_working_folder_is_not_replaced(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = prepare(SMALL, [log], tmp_path / "out", options=KEEP_ALL)
+    for inside, name in ((dataset.path, "."), (dataset.path / "train", "..")):
+        monkeypatch.chdir(inside)
+        with pytest.raises(DatasetError, match="out holds the working folder: run this from outside of it"):
+            prepare(SMALL, [log], name, options=KEEP_ALL, force=True)
+    assert Dataset.open(dataset.path).fingerprint == dataset.fingerprint
+    assert (
+        prepare(SMALL, [log], tmp_path / "out" / ".." / "other", options=KEEP_ALL).path == tmp_path / "other"
+    )
 
 
 class Failing:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from stampede.pipeline import machine
 from stampede.workflows import doctor
 
 if TYPE_CHECKING:
@@ -115,8 +116,14 @@ class TestCommand:
         def fail(*_: object) -> None:
             raise OSError("not on this machine")
 
-        for probe in ("_cores", "_memory", "_driver", "_packages", "_version"):
-            monkeypatch.setattr(doctor, probe, fail)
+        for module, probe in (
+            (machine, "cores"),
+            (machine, "memory"),
+            (doctor, "_driver"),
+            (doctor, "_packages"),
+            (doctor, "_version"),
+        ):
+            monkeypatch.setattr(module, probe, fail)
         monkeypatch.setattr("shutil.disk_usage", fail)
         monkeypatch.setattr("subprocess.run", fail)
 
@@ -273,8 +280,8 @@ class TestLimits:
             },
         )
 
-        assert doctor._memory(root) == 1_000_000
-        assert doctor._cores(root) == 0.5
+        assert machine.memory(root) == 1_000_000
+        assert machine.cores(root) == 0.5
 
     def test_of_the_first_version_in_a_container_that_sees_the_path_of_the_host(self, tmp_path: Path) -> None:
         root = write(
@@ -287,8 +294,8 @@ class TestLimits:
             },
         )
 
-        assert doctor._memory(root) == 2_000_000
-        assert doctor._cores(root) == 0.75
+        assert machine.memory(root) == 2_000_000
+        assert machine.cores(root) == 0.75
 
     @pytest.mark.parametrize(
         "files", [{}, {"proc/self/cgroup": "0::/\n"}, {"proc/self/cgroup": "3:cpu:/\n2:memory:/\n"}]
@@ -296,8 +303,8 @@ class TestLimits:
     def test_none(self, files: dict[str, str], tmp_path: Path) -> None:
         write(tmp_path, files | {"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1"})
 
-        assert doctor._memory(tmp_path) > GB
-        assert doctor._cores(tmp_path) >= 1
+        assert machine.memory(tmp_path) > GB
+        assert machine.cores(tmp_path) >= 1
 
 
 def test_every_optional_package_that_the_code_imports_is_said_to_be_needed() -> None:
@@ -306,9 +313,6 @@ def test_every_optional_package_that_the_code_imports_is_said_to_be_needed() -> 
         "cupy": "cupy-cuda13x",
         "dask_cuda": "dask-cuda",
         "numba_cuda": "numba-cuda",
-        "onnx": "onnx",
-        "onnxruntime": "onnxruntime",
-        "onnxscript": "onnxscript",
     }
     imported = set()
     for folder in ("pipeline", "kernels", "training", "workflows", "cli"):
