@@ -26,7 +26,7 @@ from stampede.pipeline.dataset import (
 )
 from stampede.pipeline.encode import Encoder, check_columns
 from stampede.pipeline.engine import SCRATCH, SPOOL_FOLDER, EngineName, GpuOptions, Job, engine_named
-from stampede.pipeline.memory import working_memory
+from stampede.pipeline.memory import reading_little_ahead, working_memory
 from stampede.pipeline.options import PrepareOptions
 from stampede.pipeline.progress import Progress, Silent
 from stampede.pipeline.publish import building, check_free, normal
@@ -113,7 +113,7 @@ def prepare(
     check_columns(schema, options.encoding)
     chosen = engine_named(engine, gpu=gpu)
     chosen.check()
-    with building(target, force=force, replaces=REPLACED) as folder:
+    with reading_little_ahead(), building(target, force=force, replaces=REPLACED) as folder:
         files = resolve_inputs(inputs)
         scratch = folder / SCRATCH
         progress.start("read", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -86,3 +87,14 @@ def test_too_little_is_a_config_error_that_says_how_much_is_needed() -> None:
     with pytest.raises(ConfigError, match=r"--memory-limit 100MB: give \d+MB or more"):
         memory.working_memory(100_000_000)
     assert memory.working_memory(64 << 30) < 64 << 30
+
+
+def test_polars_reads_little_ahead_while_a_dataset_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(memory.PREFETCH_VARIABLE, raising=False)
+    with memory.reading_little_ahead():
+        assert os.environ[memory.PREFETCH_VARIABLE] == "2"
+    assert memory.PREFETCH_VARIABLE not in os.environ
+    monkeypatch.setenv(memory.PREFETCH_VARIABLE, "5")
+    with memory.reading_little_ahead():
+        assert os.environ[memory.PREFETCH_VARIABLE] == "5"
+    assert os.environ[memory.PREFETCH_VARIABLE] == "5"
