@@ -60,6 +60,15 @@ def test_archives_and_parquet_are_estimated_by_what_they_hold(log: Path, tmp_pat
     assert estimated(SMALL, [tmp_path / "log.parquet"] * 2, tmp_path / "out").rows == 200
 
 
+def test_lines_are_measured_in_several_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimate, "SAMPLED_BYTES", 1 << 14)
+    monkeypatch.setattr(estimate, "SAMPLED_ROWS", 100)
+    short, long = ["1\t1\t2\ta\tb"] * 20_000, ["1\t1\t2\ta\t" + 90 * "b"] * 20_000
+    log = write(tmp_path / "log.txt", [*short[:2000], *long, *short])
+    found = estimated(SMALL, [log], tmp_path / "out").rows
+    assert 0.5 < found / 42_000 < 2  # by its first lines alone it would be five times as many
+
+
 def test_nothing_is_written_and_faults_are_told(tmp_path: Path) -> None:
     log = write(tmp_path / "log.txt", [*good_rows(20), "bad row"])
     with pytest.raises(InputError, match=r"log.txt.*21"):
