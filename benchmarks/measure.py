@@ -7,6 +7,7 @@ them out.
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from stampede.pipeline.synth import synthesise
 
 SECONDS_BETWEEN_LOOKS = 0.05
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
@@ -90,6 +93,29 @@ def _memory_of_tree(root: int) -> tuple[int, int]:
         if above == root:
             resident, anonymous = resident + all_of_it, anonymous + own
     return resident, anonymous
+
+
+def log_options(description: str | None, *, rows: int) -> argparse.ArgumentParser:
+    """Return a parser of the options of a benchmark that prepares a Criteo log."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=rows, help="synthetic rows")
+    parser.add_argument("--log", type=Path, help="a Criteo log to take instead")
+    parser.add_argument("--min-count", type=int, default=2)
+    parser.add_argument("--folder", type=Path, help="where to work; default: the system's temporary folder")
+    return parser
+
+
+@contextmanager
+def working_log(options: argparse.Namespace) -> Iterator[tuple[Path, Path]]:
+    """Give a folder to work in and the log to prepare, as the options say."""
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+        log = options.log
+        if log is None:
+            log = Path(name) / "log.tsv"
+            synthesise("criteo", log, rows=options.rows)
+        yield Path(name), log
 
 
 @contextmanager

@@ -9,40 +9,26 @@ made the limit is enforced: the command dies if it takes more. The datasets are 
 
 from __future__ import annotations
 
-import argparse
 import filecmp
 import os
 import sys
-import tempfile
 from pathlib import Path
 
 import polars as pl
-from benchmarks.measure import Cost, limited_memory, measure
+from benchmarks.measure import Cost, limited_memory, log_options, measure, working_log
 
 from stampede.pipeline import Dataset
 from stampede.pipeline.memory import parse_bytes
-from stampede.pipeline.synth import synthesise
 
 FILES = 24
 
 
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rows", type=int, default=24_000_000, help="synthetic rows")
-    parser.add_argument("--log", type=Path, help="a Criteo log to take instead")
+    parser = log_options(__doc__, rows=24_000_000)
     parser.add_argument("--limit", default="1GB", help="memory that the command may take")
-    parser.add_argument("--min-count", type=int, default=2)
-    parser.add_argument("--folder", type=Path, help="where to work; default: the system's temporary folder")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=options.folder) as name:
-        folder = Path(name)
-        log = options.log
-        if log is None:
-            log = folder / "log.tsv"
-            synthesise("criteo", log, rows=options.rows)
+    with working_log(options) as (folder, log):
         _run(log, folder, options.limit, options.min_count)
 
 

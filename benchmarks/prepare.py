@@ -14,23 +14,20 @@ null and rare values, and the numbers.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import polars as pl
-from benchmarks.measure import Cost, measure
+from benchmarks.measure import Cost, log_options, measure, working_log
 
 from stampede.pipeline import Dataset
 from stampede.pipeline.dataset import FIRST_VALUE_ID, NULL_ID, UNSEEN_ID
 from stampede.pipeline.engine_nvtabular import NVTabularEngine
-from stampede.pipeline.synth import synthesise
 
 NVTABULAR_SCRIPT = Path(__file__).with_name("prepare_nvtabular.py")
 NUMBERS_TOLERANCE = 1e-4  # NVTabular adds up in float32 or float64 as it comes
@@ -39,25 +36,14 @@ GB = 1e9
 
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rows", type=int, default=2_000_000, help="synthetic rows")
-    parser.add_argument("--log", type=Path, help="a Criteo log to take instead")
-    parser.add_argument("--min-count", type=int, default=2)
+    parser = log_options(__doc__, rows=2_000_000)
     parser.add_argument(
         "--ways", default=f"csv-1,parquet-1,parquet-{os.cpu_count()}", help="of NVTabular, by comma"
     )
-    parser.add_argument("--folder", type=Path, help="where to work; default: the system's temporary folder")
     options = parser.parse_args()
     engine = NVTabularEngine.of_environment()
     engine.check()
-    with tempfile.TemporaryDirectory(dir=options.folder) as name:
-        folder = Path(name)
-        log = options.log
-        if log is None:
-            log = folder / "log.tsv"
-            synthesise("criteo", log, rows=options.rows)
+    with working_log(options) as (folder, log):
         _compare(log, folder, str(engine.python), options.min_count, options.ways.split(","))
 
 

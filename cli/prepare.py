@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -225,19 +226,7 @@ def prepare(
 def show_estimate(found: Estimate, out: Path, *, json: bool) -> None:
     """Print what a preparation will take."""
     if json:
-        print_json(
-            {
-                "rows": found.rows,
-                "ids": found.ids,
-                "input_bytes": found.input_bytes,
-                "spool_bytes": found.spool_bytes,
-                "dataset_bytes": found.dataset_bytes,
-                "disk_bytes": found.disk_bytes,
-                "free_bytes": found.free_bytes,
-                "memory_bytes": found.memory_bytes,
-                "memory_limit_bytes": found.memory_limit_bytes,
-            }
-        )
+        print_json(asdict(found) | {"disk_bytes": found.disk_bytes})
     else:
         print_table(
             ("about", ""),

@@ -301,6 +301,21 @@ class Dataset:
             _check_parquet(self.target_file(field), target, self.sizes[field])
 
 
+def read_table(file: Path, columns: Sequence[str]) -> pl.DataFrame:
+    """Return columns of a small parquet file of a dataset or run.
+
+    Raises
+    ------
+    DatasetError
+        It is missing or damaged.
+    """
+    try:
+        return pl.read_parquet(file, columns=list(columns), glob=False)
+    except READ_ERRORS as error:
+        reason = "is missing" if isinstance(error, FileNotFoundError) else "is damaged"
+        raise DatasetError(f"{file} {reason}") from error
+
+
 def _parse_manifest(document: bytes, file: Path) -> Manifest:
     try:
         version = _Versioned.model_validate_json(document).format_version

@@ -60,10 +60,14 @@ class PolarsPlan:
         progress.start("fit", job.fitted_total)
         values = field_values(schema, options.encoding)
         vocabularies = VocabularyFolder(job.folder / VOCABULARY_FOLDER, values, job.memory // 4)
-        for done, (name, counted) in enumerate(self.count(values)):
-            vocabularies.add(name, build_vocabulary(counted, options))
-            share = (job.fitted_total * part // len(values) for part in (done + 1, done))
-            progress.advance(next(share) - next(share))
+        passes = self.passes(values)
+        counted_rows = 0
+        for number, (name, value) in enumerate(values.items(), 1):
+            # One field at a time: together they would share a scan, and rows that one has not got to would
+            # wait in memory.
+            vocabularies.add(name, build_vocabulary(self._count_in_parts(value, passes[name]), options))
+            before, counted_rows = counted_rows, job.fitted_total * number // len(values)
+            progress.advance(counted_rows - before)
         dense = fit_dense(job.fitted_rows, schema.dense, mode=options.dense_mode, collect=self.collect)
         encoder = Encoder(schema, options.encoding, dense, vocabularies)
 
@@ -77,13 +81,9 @@ class PolarsPlan:
         )
         return encoder
 
-    def count(self, values: Mapping[str, pl.Expr]) -> Iterator[tuple[str, Iterator[pl.DataFrame]]]:
-        """Yield each field with the counts of its values, part by part."""
-        # One field at a time: together they would share a scan, and rows that one has not got to would wait
-        # in memory.
-        passes = passes_to_count(self.job, values)
-        for name, value in values.items():
-            yield name, self._count_in_parts(value, passes[name])
+    def passes(self, values: Mapping[str, pl.Expr]) -> Mapping[str, int]:
+        """Return in how many passes over the rows the values of each field are counted."""
+        return passes_to_count(self.job, values)
 
     def _count_in_parts(self, value: pl.Expr, parts: int) -> Iterator[pl.DataFrame]:
         for part in range(parts):

@@ -39,7 +39,7 @@ from stampede import DeviceError
 from stampede.pipeline.dataset import FIRST_VALUE_ID, NULL_ID, UNSEEN_ID, Split
 from stampede.pipeline.dense import Collect
 from stampede.pipeline.encode import Encoder, field_values
-from stampede.pipeline.engine import ROWS_PER_GROUP, GpuOptions, Job, part_name
+from stampede.pipeline.engine import ROWS_PER_GROUP, GpuExecutor, GpuOptions, Job, part_name
 from stampede.pipeline.engine_polars import PolarsPlan
 from stampede.pipeline.fit import VocabularyFolder
 from stampede.pipeline.progress import Progress
@@ -96,10 +96,9 @@ class PolarsGpuEngine:
 class GpuPlan(PolarsPlan):
     """The plan of the engine ``polars``, run by a :class:`Runner`."""
 
-    def count(self, values: Mapping[str, pl.Expr]) -> Iterator[tuple[str, Iterator[pl.DataFrame]]]:
-        """Yield each field with the counts of its values, counted at once."""
-        for name, value in values.items():
-            yield name, iter([self.collect(count_plan(self.job.fitted_rows, value))])
+    def passes(self, values: Mapping[str, pl.Expr]) -> Mapping[str, int]:
+        """Return one for each field: cudf-polars has no hash to choose a part of the values by."""
+        return dict.fromkeys(values, 1)
 
     def lookup(self, values: Mapping[str, pl.Expr], vocabularies: VocabularyFolder) -> Lookup:
         """Return how values become ids."""
@@ -228,10 +227,10 @@ def put_parts(job: Job, split: Split) -> None:
         file.replace(job.folder / part_name(split, number))
 
 
-def backend_of(job: Job, executor: str, gpus: list[str]) -> Backend:
+def backend_of(job: Job, executor: GpuExecutor, gpus: list[str]) -> Backend:
     """Return how to run a job: as the option says, else ``dask`` on several GPUs, on one as it fits."""
     if executor != "auto":
-        return executor  # type: ignore[return-value]
+        return executor
     if len(gpus) > 1:
         return "dask"
     return "in-memory" if fits(job, free_memory(gpus[0])) else "streaming"

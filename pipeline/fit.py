@@ -23,6 +23,8 @@ from stampede.pipeline.split import SPLIT, split_code
 from stampede.pipeline.target import FOLD, OutOfFold, clicks_by_fold, fold_of_row, rates_by_fold
 from stampede.pipeline.vocabulary import Lookup, Vocabulary, estimate_distinct, mean_length
 
+BYTES_PER_ROW_COUNT = 4
+
 # Fields with this part of the most are looked at closer: are their texts long?
 LONG_TEXT = 16
 
@@ -57,7 +59,7 @@ class VocabularyFolder(Mapping[str, Vocabulary]):
         """Write a vocabulary, and hold it where there is room."""
         vocabulary.save(self._file(name))
         self.lookup_bytes[name] = BYTES_PER_ENCODED_VALUE * len(vocabulary.values) + vocabulary.text_bytes
-        self.table_bytes += vocabulary.row_counts.nbytes
+        self.table_bytes += BYTES_PER_ROW_COUNT * vocabulary.size
         held = vocabulary.memory <= self._free
         self._held[name] = vocabulary if held else None
         self._free -= vocabulary.memory if held else 0
@@ -118,10 +120,9 @@ def fit_targets(
     Encoder, OutOfFold
         The encoder for other rows, and the rates of these; None where no field is target-encoded.
     """
-    names = encoder.encoding.target_encoded
     train = rows.filter(pl.col(SPLIT) == split_code("train"))
-    train = train.select(FOLD, LABEL, *encoder.ids(names, lookup)) if names else train
-    return sum_targets(train, encoder, collect=collect)
+    ids = encoder.ids(encoder.encoding.target_encoded, lookup)
+    return sum_targets(train.select(FOLD, LABEL, *ids), encoder, collect=collect)
 
 
 def sum_targets(

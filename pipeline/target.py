@@ -16,9 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stampede import DatasetError
-from stampede.pipeline.dataset import LABEL
-from stampede.pipeline.errors import READ_ERRORS
+from stampede.pipeline.dataset import LABEL, read_table
 from stampede.pipeline.split import SPLIT, split_code, uniform_of_row
 from stampede.pipeline.spool import ROW
 
@@ -58,12 +56,8 @@ class Target:
         DatasetError
             It is missing or damaged.
         """
-        try:
-            frame = pl.read_parquet(file, glob=False)
-            return cls(frame["rows"].to_numpy(), frame["clicks"].to_numpy())
-        except (*READ_ERRORS, pl.exceptions.ColumnNotFoundError) as error:
-            reason = "is missing" if isinstance(error, FileNotFoundError) else "is damaged"
-            raise DatasetError(f"{file} {reason}") from error
+        frame = read_table(file, ("rows", "clicks"))
+        return cls(frame["rows"].to_numpy(), frame["clicks"].to_numpy())
 
     def save(self, file: Path) -> None:
         """Write the file: id int32, rows int64, clicks int64."""

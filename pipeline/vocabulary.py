@@ -12,9 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stampede import DatasetError
-from stampede.pipeline.dataset import FIRST_VALUE_ID, NULL_ID, UNSEEN_ID
-from stampede.pipeline.errors import READ_ERRORS
+from stampede.pipeline.dataset import FIRST_VALUE_ID, NULL_ID, UNSEEN_ID, read_table
 
 Counts = npt.NDArray[np.int64]
 
@@ -107,11 +105,7 @@ class Vocabulary:
         DatasetError
             It is missing or damaged.
         """
-        try:
-            frame = pl.read_parquet(file, glob=False)
-        except READ_ERRORS as error:
-            reason = "is missing" if isinstance(error, FileNotFoundError) else "is damaged"
-            raise DatasetError(f"{file} {reason}") from error
+        frame = read_table(file, ("id", "value", "count"))
         if not frame["id"].is_sorted():
             frame = frame.sort("id")
         return cls(frame["value"].drop_nulls(), frame["count"].to_numpy().copy())
