@@ -7,6 +7,7 @@
 #   make env-nvtabular   what `stampede prepare --engine nvtabular` needs; its tests run where that is
 #   make env-gpu   cudf-polars, to ask whether the plans of `--engine polars-gpu` would run on a GPU: a minute
 #                  and 3 GB, on any x86_64 machine; its tests run where that is
+#   make env-peers   DeepCTR-Torch and FuxiCTR, for `python -m benchmarks.peers`: 2 GB; its test runs where that is
 #
 # PYTHON names the interpreter, NVTABULAR_PYTHON that of NVTabular's packages (3.11); PIP_ARGS is handed to pip,
 # for example to take the CPU build of torch.
@@ -17,10 +18,11 @@ VENV ?= .venv
 NVTABULAR_PYTHON ?= python3.11
 NVTABULAR_VENV := .venv-nvtabular
 GPU_VENV := .venv-gpu
+PEERS_VENV := .venv-peers
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt
 
-.PHONY: demo test lint bench env-nvtabular env-gpu clean
+.PHONY: demo test lint bench env-nvtabular env-gpu env-peers clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -45,8 +47,10 @@ env-nvtabular: $(NVTABULAR_VENV)/.installed
 
 env-gpu: $(GPU_VENV)/.installed
 
+env-peers: $(PEERS_VENV)/.installed
+
 clean:
-	rm -rf $(VENV) $(NVTABULAR_VENV) $(GPU_VENV) build dist demo .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(NVTABULAR_VENV) $(GPU_VENV) $(PEERS_VENV) build dist demo .mypy_cache .ruff_cache .pytest_cache
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -79,4 +83,14 @@ $(GPU_VENV)/.installed: constraints-gpu.txt
 	$(GPU_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c $< \
 		cudf-polars-cu13 dask-cuda numpy polars pydantic zstandard
 	$(GPU_VENV)/bin/python -c 'import cudf_polars.engine.dask'
+	@touch $@
+
+# DeepCTR-Torch is not imported here: its import asks PyPI for a newer version of itself.
+$(PEERS_VENV)/.installed: requirements-peers.txt constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "the peers need Python 3.11 or newer: make PYTHON=/path/to/python3.11 $@"; exit 1; }
+	$(PYTHON) -m venv $(PEERS_VENV)
+	$(PEERS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) \
+		-c constraints.txt -r $<
+	$(PEERS_VENV)/bin/python -c 'import fuxictr.pytorch.models'
 	@touch $@

@@ -17,10 +17,10 @@ from itertools import pairwise
 
 import torch
 
+from stampede.training.batch import Batch
 from stampede.training.build import model_of, optimizer_of
 from stampede.training.config import TrainConfig
-from stampede.training.loader import Batch
-from stampede.training.trainer import train_step
+from stampede.training.step import TrainStep
 
 FIELDS, N_DENSE = 26, 13
 SECONDS_PER_SIDE = 4.0
@@ -52,7 +52,8 @@ def _training_step(batch_size: int, rows: int) -> Callable[[], object]:
     uniform = torch.rand(batch_size, FIELDS)
     ids = ((rows // FIELDS) ** uniform).to(torch.int32) - 1
     batch = Batch(torch.rand(batch_size, N_DENSE), ids, torch.randint(0, 2, (batch_size,), dtype=torch.int8))
-    return lambda: train_step(model, optimizer, batch)
+    take_step = TrainStep(model, optimizer, batch_size=batch_size)
+    return lambda: take_step(batch)
 
 
 def _matrix_products(batch_size: int) -> Callable[[], object]:

@@ -20,7 +20,19 @@ def train(
         ),
     ] = None,
     model: Annotated[
-        Literal["wide-deep", "deepfm", "dcn", "dcn-v2", "dcn-v2-mix"] | None,
+        Literal[
+            "wide-deep",
+            "deepfm",
+            "dcn",
+            "dcn-v2",
+            "dcn-v2-mix",
+            "fm",
+            "dlrm",
+            "xdeepfm",
+            "autoint",
+            "finalnet",
+        ]
+        | None,
         typer.Option(help="The model. [the recipe's]"),
     ] = None,
     batch_size: Annotated[int | None, typer.Option(help="Rows per step. [the recipe's]")] = None,
@@ -39,10 +51,29 @@ def train(
         ),
     ] = None,
     optimizer: Annotated[
-        Literal["adam", "cowclip"] | None, typer.Option(help="cowclip is adam with --clip cowclip.")
+        Literal["adam", "cowclip", "helen", "adagrad", "sgd"] | None,
+        typer.Option(help="cowclip is adam with --clip cowclip."),
     ] = None,
     clip: Annotated[
-        Literal["none", "cowclip"] | None, typer.Option(help="How embedding gradients are clipped.")
+        Literal["none", "global", "field", "column", "adaptive-field", "cowclip"] | None,
+        typer.Option(
+            help="How embedding gradients are clipped: to the norm of --clip-norm together, by field "
+            "or by row, or to that of the field's or the row's weights."
+        ),
+    ] = None,
+    clip_norm: Annotated[
+        float | None, typer.Option(help="The norm that --clip global, field and column let pass.")
+    ] = None,
+    update: Annotated[
+        Literal["dense", "touched"] | None,
+        typer.Option(
+            help="Which rows of the tables a step updates: all of them, as the paper does, or those of the "
+            "batch, for tables too large to go through. [dense]"
+        ),
+    ] = None,
+    rho: Annotated[float | None, typer.Option(help="How far helen moves the tables. [0.05]")] = None,
+    bound: Annotated[
+        float | None, typer.Option(help="The least share of that way which helen moves a rare id. [0.3]")
     ] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Learning rate of the dense weights.")] = None,
     embedding_learning_rate: Annotated[
@@ -66,11 +97,51 @@ def train(
     cross_layers: Annotated[int | None, typer.Option(help="Cross layers of DCN.")] = None,
     low_rank: Annotated[int | None, typer.Option(help="Rank of the experts of dcn-v2-mix.")] = None,
     experts: Annotated[int | None, typer.Option(help="Experts of dcn-v2-mix.")] = None,
+    bottom_hidden: Annotated[
+        str | None, typer.Option(help="Widths of dlrm's MLP over the dense features. [512,256,64]")
+    ] = None,
+    cin_layers: Annotated[
+        str | None, typer.Option(help="Feature maps of xdeepfm's interaction layers. [128,128]")
+    ] = None,
+    attention_layers: Annotated[int | None, typer.Option(help="Interacting layers of autoint. [3]")] = None,
+    attention_heads: Annotated[int | None, typer.Option(help="Heads of each. [2]")] = None,
+    attention_dim: Annotated[int | None, typer.Option(help="Values of a head. [32]")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the weights and the shuffle. [0]")] = None,
     device: Annotated[
         Literal["auto", "cpu", "cuda"] | None, typer.Option(help="Where it runs. [auto]")
     ] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads. [as many as torch takes]")] = None,
+    precision: Annotated[
+        Literal["float32", "tf32", "bf16"] | None,
+        typer.Option(
+            help="Of the matrix products; tables, sums and updates stay float32. tf32 is of GPUs. [float32]"
+        ),
+    ] = None,
+    accumulate: Annotated[
+        int | None,
+        typer.Option(
+            help="Work on a batch in that many pieces, for batches beyond memory; the step is the same. [1]"
+        ),
+    ] = None,
+    compiles: Annotated[
+        bool | None,
+        typer.Option("--compile/--no-compile", help="Put the network through torch.compile. [no]"),
+    ] = None,
+    cuda_graph: Annotated[
+        bool | None,
+        typer.Option(
+            "--cuda-graph/--no-cuda-graph", help="Replay the step as one CUDA graph, on a GPU. [yes]"
+        ),
+    ] = None,
+    loader: Annotated[
+        Literal["auto", "device", "stream"] | None,
+        typer.Option(
+            help="Hold the split on the device, or stream it from disk. [auto: hold it where it fits]"
+        ),
+    ] = None,
+    loader_memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Memory that streaming may take, such as 2GB. [1GB]")
+    ] = None,
     force: Force = False,
     json: Json = False,
     debug: Debug = False,
@@ -80,6 +151,7 @@ def train(
     Example: stampede train data/criteo --model deepfm --batch-size 8192 --out runs/deepfm
     """
     from stampede.cli.progress import Display
+    from stampede.pipeline.memory import parse_bytes
     from stampede.workflows.train import run_train
 
     with Display() as display:
@@ -96,6 +168,10 @@ def train(
                 rule=rule,
                 optimizer=optimizer,
                 clip=clip,
+                clip_norm=clip_norm,
+                update=update,
+                rho=rho,
+                bound=bound,
                 learning_rate=learning_rate,
                 embedding_learning_rate=embedding_learning_rate,
                 l2=l2,
@@ -106,13 +182,24 @@ def train(
                 ema_decay=ema_decay,
                 embedding_dim=embedding_dim,
                 init_std=init_std,
-                hidden=_widths(hidden),
+                hidden=_widths(hidden, "--hidden"),
                 cross_layers=cross_layers,
                 low_rank=low_rank,
                 experts=experts,
+                bottom_hidden=_widths(bottom_hidden, "--bottom-hidden"),
+                cin_layers=_widths(cin_layers, "--cin-layers"),
+                attention_layers=attention_layers,
+                attention_heads=attention_heads,
+                attention_dim=attention_dim,
                 seed=seed,
                 device=device,
                 threads=threads,
+                precision=precision,
+                accumulate=accumulate,
+                compiles=compiles,
+                cuda_graph=cuda_graph,
+                loader=loader,
+                loader_memory=None if loader_memory is None else parse_bytes(loader_memory),
             ),
             force=force,
             say=say,
@@ -149,12 +236,12 @@ def _document(metrics: Any) -> dict[str, float | None] | None:
     return None if metrics is None else {"auc": metrics.auc, "logloss": metrics.logloss}
 
 
-def _widths(text: str | None) -> tuple[int, ...] | None:
+def _widths(text: str | None, flag: str) -> tuple[int, ...] | None:
     if text is None:
         return None
     try:
         return tuple(int(width) for width in text.split(","))
     except ValueError:
         raise typer.BadParameter(
-            f"{text!r} is no list of widths such as 400,400,400", param_hint="--hidden"
+            f"{text!r} is no list of widths such as 400,400,400", param_hint=flag
         ) from None

@@ -1,139 +1,155 @@
-"""The update of a whole table: L2, clip and Adam in the form of Keras, on every row."""
+"""The update of a table or of dense weights: L2, clip and Adam, by the fastest path there is for the tensors.
+
+On a CPU, float32 and float64 tables go through numba kernels; on CUDA, float32 tables through CUDA kernels;
+anything else takes the plain torch of :mod:`stampede.kernels.reference`, whose result all have.
+"""
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from stampede.kernels.clip import clip_rows
-
-_BLOCK_ROWS = 65_536
-
-
-def add_l2(grads: Tensor, weights: Tensor, *, l2: float) -> Tensor:
-    """Add the gradient of ``l2 * sum(w^2)``: ``g + 2 * l2 * w``, for every row, absent ones too.
-
-    Parameters
-    ----------
-    grads, weights:
-        Of one shape.
-    l2:
-        The strength lambda; no factor 1/2, not divided by the batch.
-
-    Returns
-    -------
-    Tensor
-        A new tensor, or ``grads`` itself where ``l2`` is 0.
-    """
-    return grads if l2 == 0 else torch.add(grads, weights, alpha=2 * l2)
+from stampede.kernels.device import on_cpu, on_cuda
+from stampede.kernels.reference.update import add_l2, apply_adam_, apply_cowclip_adam_
+from stampede.kernels.rows import RowGradients
 
 
-def adam_(
+def update_table(
     weights: Tensor,
-    grads: Tensor,
+    gradients: RowGradients | Tensor,
     *,
     exp_avg: Tensor,
     exp_avg_sq: Tensor,
-    learning_rate: float,
-    step: int,
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-7,
-) -> None:
-    """Update ``weights``, ``exp_avg`` and ``exp_avg_sq`` in place by one step of Adam in the form of Keras.
-
-    ::
-
-        m = b1 * m + (1 - b1) * g
-        v = b2 * v + (1 - b2) * g^2
-        w = w - learning_rate * sqrt(1 - b2^step) / (1 - b1^step) * m / (sqrt(v) + eps)
-
-    ``eps`` stands beside the root of the *uncorrected* v (Kingma & Ba, arXiv 1412.6980, end of section 2;
-    ``torch.optim.Adam`` puts it beside the corrected one). An m or v that has decayed below the smallest
-    normal number becomes 0: denormals halve the speed of the pass, and every path flushes them.
-
-    Parameters
-    ----------
-    weights, grads, exp_avg, exp_avg_sq:
-        Of one shape and dtype, float32 or float64.
-    learning_rate:
-        The rate of this step.
-    step:
-        Which step of these weights it is, from 1.
-    betas:
-        (b1, b2), the decay rates of the two means.
-    eps:
-        The number beside the root.
-    """
-    beta1, beta2 = betas
-    exp_avg.mul_(beta1).add_(grads, alpha=1 - beta1)
-    exp_avg_sq.mul_(beta2).addcmul_(grads, grads, value=1 - beta2)
-    _flush_denormals_(exp_avg)
-    _flush_denormals_(exp_avg_sq)
-    rate = learning_rate * math.sqrt(1 - beta2**step) / (1 - beta1**step)
-    weights.addcdiv_(exp_avg, exp_avg_sq.sqrt().add_(eps), value=-rate)
-
-
-def cowclip_adam_(
-    weights: Tensor,
-    grads: Tensor,
-    *,
-    counts: Tensor,
-    exp_avg: Tensor,
-    exp_avg_sq: Tensor,
-    learning_rate: float,
-    step: int,
+    rate: float | Tensor,
+    counts: Tensor | None = None,
     l2: float = 0.0,
-    ratio: float = 1.0,
-    zeta: float = 1e-5,
+    clip: tuple[float, float] | None = None,
     betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-7,
 ) -> Tensor:
-    """Update a table in place: :func:`add_l2`, then :func:`clip_rows`, then :func:`adam_`, on every row.
-
-    ``grads`` is read only. A fast path does the three in one pass over a row while it is in registers.
+    """Update every row of a table in place: :func:`cowclip_adam_`, in one pass over (w, m, v).
 
     Parameters
     ----------
-    weights, grads, exp_avg, exp_avg_sq:
+    weights, exp_avg, exp_avg_sq:
         ``[rows, d]``.
+    gradients:
+        The gradient of the batch alone, without the L2 term: of the rows that it has, or ``[rows, d]``.
+    rate:
+        The rate of this step with its bias corrections (:func:`corrected_rate`); on CUDA it may be a float32
+        scalar there, so that a captured graph can be replayed with another one.
     counts:
-        Integers ``[rows]``: how often each row occurs in the batch.
-    learning_rate, step, l2, ratio, zeta, betas, eps:
-        As in the three functions.
+        Integers ``[rows]``, with a gradient ``[rows, d]`` that is to be clipped.
+    l2:
+        The strength lambda of ``lambda * sum(w^2)``.
+    clip:
+        (ratio, zeta) of CowClip; None for no clip.
+    betas, eps:
+        Of Adam.
 
     Returns
     -------
     Tensor
         int64, 0-dimensional, on the table's device: how many rows were clipped.
+
+    Raises
+    ------
+    ValueError
+        A gradient ``[rows, d]`` of another shape, or without its counts.
     """
-    total = torch.zeros((), dtype=torch.int64, device=weights.device)
-    # Rows do not depend on each other. On a CPU a block's temporaries stay in cache, which made the pass over
-    # 1M x 10 values 2.6 times as fast.
-    block = max(weights.shape[0], 1) if weights.is_cuda else _BLOCK_ROWS
-    for start in range(0, weights.shape[0], block):
-        rows = slice(start, start + block)
-        table = weights[rows]  # a view
-        gradient, clipped = clip_rows(
-            add_l2(grads[rows], table, l2=l2), table, counts=counts[rows], ratio=ratio, zeta=zeta
-        )
-        adam_(
-            table,
-            gradient,
-            exp_avg=exp_avg[rows],
-            exp_avg_sq=exp_avg_sq[rows],
-            learning_rate=learning_rate,
-            step=step,
-            betas=betas,
-            eps=eps,
-        )
-        total += clipped.sum()
-    return total
+    if isinstance(gradients, Tensor):  # kernels look no shape over
+        counted = clip is None or (counts is not None and counts.shape == weights.shape[:1])
+        if gradients.shape != weights.shape or not counted:
+            raise ValueError("a gradient [rows, d] is wanted, with counts [rows] where it is to be clipped")
+    options: dict[str, Any] = {"rate": rate, "l2": l2, "clip": clip, "betas": betas, "eps": eps}
+    state: dict[str, Any] = {"exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq}
+    sums = gradients.sums if isinstance(gradients, RowGradients) else gradients
+    if on_cpu(weights, exp_avg, exp_avg_sq, sums) and isinstance(rate, float):
+        from stampede.kernels.cpu import update
+
+        if isinstance(gradients, RowGradients):
+            index = gradients.index
+            return update.update_table(
+                weights, sums, counts=index.counts, slots=index.slots, **state, **options
+            )
+        counts = None if counts is None else counts.to(torch.int32).contiguous()
+        return update.update_table(weights, sums, counts=counts, slots=None, **state, **options)
+    if on_cuda(weights, exp_avg, exp_avg_sq, sums):
+        from stampede.kernels import cuda
+
+        return cuda.update_table(weights, gradients, counts=counts, **state, **options)
+    if isinstance(gradients, RowGradients):
+        counts = gradients.index.dense_counts()
+        gradients = gradients.to_dense()
+    return apply_cowclip_adam_(weights, gradients, counts=counts, **state, **options)
 
 
-def _flush_denormals_(values: Tensor) -> None:
-    """Set to 0 what is below the smallest normal number, in one pass and without a temporary."""
-    info = torch.finfo(values.dtype)
-    largest_denormal = info.tiny * (1 - info.eps)
-    torch.hardshrink(values, lambd=largest_denormal, out=values)  # NaN stays NaN
+def update_entries(
+    weights: Tensor,
+    gradients: RowGradients,
+    *,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    rate: float | Tensor,
+    l2: float = 0.0,
+    clip: tuple[float, float] | None = None,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-7,
+) -> Tensor:
+    """Update the rows of a batch alone, L2 included: what is called ``touched``, not the paper's algorithm.
+
+    The other rows, their m and v stay as they are. Parameters and result as in :func:`update_table`.
+    """
+    options: dict[str, Any] = {"rate": rate, "l2": l2, "clip": clip, "betas": betas, "eps": eps}
+    state: dict[str, Any] = {"exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq}
+    index, sums = gradients.index, gradients.sums
+    if on_cpu(weights, exp_avg, exp_avg_sq, sums) and isinstance(rate, float):
+        from stampede.kernels.cpu import update
+
+        return update.update_entries(weights, sums, rows=index.rows, counts=index.counts, **state, **options)
+    if on_cuda(weights, exp_avg, exp_avg_sq, sums):
+        from stampede.kernels import cuda
+
+        return cuda.update_entries(weights, gradients, **state, **options)
+    used = index.counts > 0
+    rows = index.rows[used]
+    parts = [table[rows] for table in (weights, exp_avg, exp_avg_sq)]
+    clipped = apply_cowclip_adam_(
+        parts[0],
+        sums[used],
+        counts=index.counts[used],
+        exp_avg=parts[1],
+        exp_avg_sq=parts[2],
+        **options,
+    )
+    for table, part in zip((weights, exp_avg, exp_avg_sq), parts, strict=True):
+        table[rows] = part
+    return clipped
+
+
+def update_values(
+    weights: Tensor,
+    grads: Tensor,
+    *,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    rate: float | Tensor,
+    l2: float = 0.0,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-7,
+) -> None:
+    """Update weights of any shape in place by L2 and Adam (:func:`adam_`)."""
+    options: dict[str, Any] = {"rate": rate, "betas": betas, "eps": eps}
+    state: dict[str, Any] = {"exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq}
+    if on_cpu(weights, exp_avg, exp_avg_sq) and isinstance(rate, float) and grads.dtype == weights.dtype:
+        from stampede.kernels.cpu import update
+
+        update.update_values(weights, grads.contiguous(), l2=l2, **state, **options)
+    elif on_cuda(weights, exp_avg, exp_avg_sq) and grads.dtype == torch.float32:
+        from stampede.kernels import cuda
+
+        cuda.update_values(weights, grads.contiguous(), l2=l2, **state, **options)
+    else:
+        apply_adam_(weights, add_l2(grads, weights, l2=l2), **state, **options)

@@ -9,9 +9,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from stampede import ConfigError
 from stampede.training.scaling import Rule
 
-OptimizerName = Literal["adam", "cowclip"]
-ClipName = Literal["none", "cowclip"]
+OptimizerName = Literal["adam", "cowclip", "helen", "adagrad", "sgd"]
+ClipName = Literal["none", "global", "field", "column", "adaptive-field", "cowclip"]
+UpdateName = Literal["dense", "touched"]
 Device = Literal["auto", "cpu", "cuda"]
+Precision = Literal["float32", "tf32", "bf16"]
+LoaderName = Literal["auto", "device", "stream"]
 
 
 class TrainConfig(BaseModel):
@@ -28,6 +31,12 @@ class TrainConfig(BaseModel):
         How the values below followed from the recipe's base batch; for the record.
     optimizer, clip:
         ``cowclip`` is ``adam`` with the clip ``cowclip``.
+    clip_norm:
+        The limit of the clips ``global``, ``field`` and ``column``.
+    update:
+        Which rows of the tables a step updates: all (``dense``, the paper's) or the batch's (``touched``).
+    rho, bound:
+        Of ``helen``.
     learning_rate, embedding_learning_rate, l2, l2_cross:
         Rates of the dense weights and of the tables; L2 strength on the tables and on cross layers.
     ratio, zeta:
@@ -36,12 +45,23 @@ class TrainConfig(BaseModel):
         Epochs over which the dense rate warms up linearly.
     ema_decay:
         Decay of the running mean of the weights that is evaluated and kept; 0 keeps the weights themselves.
-    embedding_dim, init_std, hidden, cross_layers, low_rank, experts:
-        The model's sizes.
+    embedding_dim, init_std, hidden, cross_layers, low_rank, experts, bottom_hidden, cin_layers, \
+attention_layers, attention_heads, attention_dim:
+        The model's sizes; see :class:`stampede.training.models.NetworkOptions`.
     seed:
         Of the initial weights and the shuffle.
     device, threads:
         Where it runs, and on how many CPU threads (None: as many as torch takes).
+    precision:
+        Of the matrix products; weights, tables and the update stay float32.
+    accumulate:
+        Into how many pieces a batch is cut, at least; the step is that of the whole batch.
+    compiles:
+        Whether the network goes through ``torch.compile``.
+    cuda_graph:
+        Whether a GPU replays the step as one CUDA graph.
+    loader, loader_memory:
+        Whether the split lies on the device or streams from disk, and the bytes that streaming may take up.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -54,6 +74,10 @@ class TrainConfig(BaseModel):
     rule: Rule = Rule.COWCLIP
     optimizer: OptimizerName = "cowclip"
     clip: ClipName = "cowclip"
+    clip_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    update: UpdateName = "dense"
+    rho: float = Field(default=0.05, ge=0, allow_inf_nan=False)
+    bound: float = Field(default=0.3, ge=0, le=1)
     learning_rate: float = Field(default=8e-4, ge=0, allow_inf_nan=False)
     embedding_learning_rate: float = Field(default=1e-4, ge=0, allow_inf_nan=False)
     l2: float = Field(default=1e-5, ge=0, allow_inf_nan=False)
@@ -68,9 +92,20 @@ class TrainConfig(BaseModel):
     cross_layers: int = Field(default=3, ge=1)
     low_rank: int = Field(default=32, ge=1)
     experts: int = Field(default=4, ge=1)
+    bottom_hidden: tuple[int, ...] = (512, 256, 64)
+    cin_layers: tuple[int, ...] = (128, 128)
+    attention_layers: int = Field(default=3, ge=1)
+    attention_heads: int = Field(default=2, ge=1)
+    attention_dim: int = Field(default=32, ge=1)
     seed: int = Field(default=0, ge=0, lt=1 << 63)
     device: Device = "auto"
     threads: int | None = Field(default=None, ge=1)
+    precision: Precision = "float32"
+    accumulate: int = Field(default=1, ge=1)
+    compiles: bool = False
+    cuda_graph: bool = True
+    loader: LoaderName = "auto"
+    loader_memory: int = Field(default=1 << 30, ge=1)
 
     @model_validator(mode="before")
     @classmethod
@@ -83,9 +118,22 @@ class TrainConfig(BaseModel):
             return {**values, "clip": "cowclip" if optimizer == "cowclip" else "none"}
         if (optimizer, clip) == ("adam", "cowclip"):
             return {**values, "optimizer": "cowclip"}
-        if (optimizer, clip) == ("cowclip", "none"):
-            raise ValueError("--optimizer cowclip with --clip none: cowclip is adam with the clip cowclip")
+        if optimizer == "cowclip" and clip != "cowclip":
+            raise ValueError(f"--optimizer cowclip with --clip {clip}: cowclip is adam with the clip cowclip")
+        if optimizer == "helen" and clip != "none":
+            raise ValueError(f"--optimizer helen with --clip {clip}: helen clips nothing")
         return values
+
+    @model_validator(mode="after")
+    def _fit(self) -> Self:
+        """Refuse values that do nothing, or contradict each other."""
+        if self.clip in ("global", "field", "column") and self.clip_norm is None:
+            raise ValueError(f"--clip {self.clip} needs --clip-norm, the largest norm to let pass")
+        if self.clip_norm is not None and self.clip not in ("global", "field", "column"):
+            raise ValueError(f"--clip-norm is of --clip global, field and column, not of {self.clip}")
+        if self.optimizer == "helen" and self.update != "dense":
+            raise ValueError("--optimizer helen updates every row: --update touched does not go with it")
+        return self
 
     @classmethod
     def check(cls, **values: Any) -> Self:

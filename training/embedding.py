@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from stampede import ConfigError, InputError
-from stampede.kernels import count_rows, gather_rows, sum_rows
+from stampede.kernels import empty, lookup, make_accumulator
 
 _RECORD = "count_record"
 
@@ -49,7 +49,7 @@ class FusedEmbedding(nn.Module):
     torch.Size([2, 2, 4])
     """
 
-    offsets: Tensor
+    starts: Tensor
 
     def __init__(
         self,
@@ -73,11 +73,9 @@ class FusedEmbedding(nn.Module):
         self.dim = dim
         self.track_counts = track_counts
         starts = [0, *accumulate(self.sizes)]
-        # Not persistent: the offsets follow from the sizes, and a checkpoint holds what was learned.
-        self.register_buffer(
-            "offsets", torch.tensor(starts[:-1], device=device), persistent=False
-        )  # int64 [F]
-        table = torch.empty(starts[-1], dim, device=device, dtype=dtype)
+        # Not persistent: the starts follow from the sizes, and a checkpoint holds what was learned.
+        self.register_buffer("starts", torch.tensor(starts, device=device), persistent=False)  # int64 [F + 1]
+        table = empty((starts[-1], dim), device=device, dtype=dtype or torch.get_default_dtype())
         # std 0 would give zeros too, but draw from the generator for them
         table = table.normal_(0.0, init_std, generator=generator) if init_std else table.zero_()
         self.weight = nn.Parameter(table)  # [rows, d]
@@ -85,23 +83,24 @@ class FusedEmbedding(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """Look up ids, int32 or int64 ``[B, F]``; gives ``[B, F, d]``.
 
-        An id beyond its own field reads another field's row: :meth:`check_ids` finds that, once, where ids
-        enter.
+        Raises
+        ------
+        IndexError
+            A field does not have an id. On CUDA that is not looked for: :meth:`check_ids` finds it, once,
+            where ids enter.
         """
-        return self.lookup(self.rows(ids))
+        return look_up(self, None, ids)[0]
 
     def rows(self, ids: Tensor) -> Tensor:
         """Give the table rows of ids ``[B, F]``, int64 ``[B, F]``; tables of one set of sizes share them."""
+        self._check_shape(ids)
+        return ids + self.starts[:-1]  # the starts are int64, so the sum is
+
+    def _check_shape(self, ids: Tensor) -> None:
         if ids.dim() != 2 or ids.shape[1] != len(self.sizes):
             raise ValueError(f"ids [batch, {len(self.sizes)}] are wanted, not {list(ids.shape)}")
         if ids.dtype not in (torch.int64, torch.int32):
             raise TypeError(f"ids must be int64 or int32, not {ids.dtype}")
-        return ids + self.offsets  # the offsets are int64, so the sum is
-
-    def lookup(self, rows: Tensor) -> Tensor:
-        """Look up rows from :meth:`rows`, int64 ``[B, F]``; gives ``[B, F, d]``."""
-        result: Tensor = _Lookup.apply(self.weight, rows, self.track_counts)  # type: ignore[no-untyped-call]
-        return result
 
     def check_ids(self, ids: Tensor, *, names: Sequence[str] | None = None) -> None:
         """Raise :class:`stampede.InputError` for an id that its field does not have (:func:`check_ids`)."""
@@ -110,6 +109,34 @@ class FusedEmbedding(nn.Module):
     def extra_repr(self) -> str:
         """Say the sizes."""
         return f"{len(self.sizes)} fields, {self.weight.shape[0]} rows, dim={self.dim}"
+
+
+def look_up(
+    embedding: FusedEmbedding, first_order: FusedEmbedding | None, ids: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Look up a batch in a table and in the first-order table beside it, of the same sizes.
+
+    Parameters
+    ----------
+    ids:
+        int32 or int64 ``[B, F]``.
+
+    Returns
+    -------
+    tuple[Tensor, Tensor]
+        ``[B, F, d]``, and the sum of each row's first-order weights, ``[B]``; zeros without such a table.
+
+    Raises
+    ------
+    IndexError
+        A field does not have an id (on a CPU).
+    """
+    embedding._check_shape(ids)
+    linear = None if first_order is None else first_order.weight
+    result: tuple[Tensor, Tensor] = _Lookup.apply(  # type: ignore[no-untyped-call]
+        embedding.weight, linear, ids, embedding.starts, embedding.sizes, embedding.track_counts
+    )
+    return result
 
 
 def check_ids(ids: Tensor, sizes: Sequence[int], *, names: Sequence[str] | None = None) -> None:
@@ -222,28 +249,48 @@ class _CountRecord:
 
 
 class _Lookup(torch.autograd.Function):
-    """Gather rows; its gradient is the dense per-row sum, not torch's embedding backward."""
+    """Look rows up; the gradient is the dense per-row sum, not torch's embedding backward."""
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, rows: Tensor, track_counts: bool) -> Tensor:
-        """Gather ``weight[rows]``."""
-        ctx.save_for_backward(rows)
+    def forward(
+        ctx: Any,
+        weight: Tensor,
+        linear: Tensor | None,
+        ids: Tensor,
+        starts: Tensor,
+        sizes: tuple[int, ...],
+        track_counts: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """Look up ``weight[rows]``, and the sums of ``linear[rows]``."""
+        ctx.save_for_backward(ids)
         ctx.weight = weight  # the parameter itself, to hang the counts on
-        ctx.track_counts = track_counts
+        ctx.has_linear, ctx.sizes, ctx.track_counts = linear is not None, sizes, track_counts
         if track_counts and weight.requires_grad:
             _CountRecord.of(weight)  # before the backward pass, so that its hook is there in time
-        return gather_rows(weight, rows)  # [B, F, d]
+        values, sums = lookup(
+            weight.detach(), None if linear is None else linear.detach(), ids, offsets=starts
+        )
+        return values, weight.new_zeros(len(ids)) if sums is None else sums
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grads: Tensor) -> tuple[Tensor | None, None, None]:
-        """Sum the gradients [B, F, d] per row and record the counts."""
-        if not ctx.needs_input_grad[0]:
-            return None, None, None
-        (rows,) = ctx.saved_tensors
+    def backward(ctx: Any, grads: Tensor, linear_grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Sum the gradients [B, F, d] and [B] per row and record the counts."""
+        needed = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
+        if not needed:
+            return (None,) * 6
+        (ids,) = ctx.saved_tensors
         weight: Tensor = ctx.weight
-        num_rows, dim = weight.shape
-        flat = rows.reshape(-1)  # [B * F]
-        if ctx.track_counts:
-            _CountRecord.of(weight).add(weight, count_rows(flat, num_rows))
-        return sum_rows(flat, grads.reshape(-1, dim), num_rows=num_rows), None, None
+        accumulator = make_accumulator(
+            ctx.sizes,
+            weight.shape[1],
+            batch_rows=len(ids),
+            linear=ctx.has_linear,
+            dtype=weight.dtype,
+            device=weight.device,
+        )
+        accumulator.add(ids, grads, linear_grads if ctx.has_linear else None)
+        gradients, linear = accumulator.finish()
+        if ctx.track_counts and ctx.needs_input_grad[0]:
+            _CountRecord.of(weight).add(weight, gradients.index.dense_counts())
+        return gradients.to_dense(), None if linear is None else linear.to_dense(), None, None, None, None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor, nn
 
-from stampede.training.loader import Batch
+from stampede.training.batch import Batch
 from stampede.training.metrics import Evaluation, Metrics
 
 EVALUATION_BATCH = 16_384

@@ -1,131 +1,127 @@
-"""A split as tensors on the device, and its batches: no Python per row."""
+"""The batches of a split: what a loader is, and which one to take.
+
+:class:`stampede.training.resident.DeviceLoader` holds all rows where the model is and is the faster;
+:class:`stampede.training.stream.StreamLoader` reads a split that is larger than memory. Neither runs Python
+per row.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from typing import Final, Literal, Protocol
 
-import numpy as np
-import polars as pl
 import torch
-from torch import Tensor
 
-from stampede import DatasetError, InputError
-from stampede.pipeline.dataset import LABEL, Dataset, Split
-from stampede.training.embedding import check_ids
+from stampede.pipeline.dataset import Dataset, Split
+from stampede.training.batch import Batch
+from stampede.training.memory import available_memory
+from stampede.training.resident import DeviceLoader
+from stampede.training.rowgroups import SplitReader
+from stampede.training.stream import StreamLoader
 
+LoaderKind = Literal["device", "stream"]
 
-@dataclass(frozen=True)
-class Batch:
-    """Rows of a split.
+SHARE_OF_MEMORY: Final = 0.5
+"""Of the memory left to the process, what a split may take: tables and activations need some too."""
 
-    Attributes
-    ----------
-    dense:
-        float32 [B, n_dense].
-    ids:
-        int32 [B, F].
-    labels:
-        int8 [B].
-    """
-
-    dense: Tensor
-    ids: Tensor
-    labels: Tensor
-
-    def __len__(self) -> int:
-        return self.labels.shape[0]
-
-    def __getitem__(self, rows: slice | Tensor) -> Batch:
-        """Return some of the rows: a slice, or indices int64 [B]."""
-        return Batch(self.dense[rows], self.ids[rows], self.labels[rows])
-
-    def to(self, device: torch.device) -> Batch:
-        """Return the rows on a device."""
-        return Batch(self.dense.to(device), self.ids.to(device), self.labels.to(device))
-
-    def split(self, rows: int) -> Iterator[Batch]:
-        """Yield the rows in order, so many at a time; the last piece may be shorter."""
-        for start in range(0, len(self), rows):
-            yield self[start : start + rows]
+SHARE_OF_DEVICE: Final = 0.6
+"""The same of a GPU's free memory."""
 
 
-class DeviceLoader:
-    """Holds a whole split on the device and gives its batches, shuffled there or in order.
+class Loader(Protocol):
+    """The batches of a split, on the device of the model.
 
     The last batch of an epoch is shorter where the batch size does not divide the split; no row is dropped.
-
-    Parameters
-    ----------
-    dataset, split:
-        What to load.
-    batch_size:
-        Rows a batch; more than the split has gives one batch.
-    device:
-        Where the tensors lie.
-
-    Raises
-    ------
-    DatasetError
-        The split is not there, or an id is out of its field's range.
     """
 
-    def __init__(
-        self, dataset: Dataset, split: Split, *, batch_size: int, device: torch.device | str = "cpu"
-    ) -> None:
-        self.batch_size = batch_size
-        self.data = _load(dataset, split, torch.device(device))
+    batch_size: int
+
+    @property
+    def kind(self) -> LoaderKind:
+        """Whether the split lies on the device or is streamed."""
 
     @property
     def rows(self) -> int:
         """Rows of the split."""
-        return len(self.data)
+
+    @property
+    def order(self) -> str:
+        """Name of the way in which epochs are ordered.
+
+        Two loaders of a split with the same name and batch size give the same batches for the same seed and
+        epoch; with another name they do not, so a checkpoint should keep it and a resumed run compare it.
+        """
 
     def __len__(self) -> int:
         """Batches of an epoch."""
-        return -(-self.rows // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches in row order."""
-        return self.data.split(self.batch_size)
 
-    def shuffled(self, *, seed: int, epoch: int) -> Iterator[Batch]:
-        """Yield the batches of an epoch in an order that depends on the seed and the epoch alone."""
-        order = epoch_order(self.rows, seed=seed, epoch=epoch, device=self.data.ids.device)
-        for chosen in torch.split(order, self.batch_size):
-            yield self.data[chosen]
+    def shuffled(self, *, seed: int, epoch: int, first: int = 0) -> Iterator[Batch]:
+        """Yield the batches of an epoch in an order that depends on the seed and the epoch alone.
 
+        Parameters
+        ----------
+        seed, epoch:
+            What the order is drawn from, 0 or more each.
+        first:
+            Index of the batch to begin with: those from there are the ones that a whole epoch has there.
 
-def epoch_order(rows: int, *, seed: int, epoch: int, device: torch.device) -> Tensor:
-    """Give a permutation of the rows, int64 [rows], by the device's own generator."""
-    mixed = np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)[0]
-    generator = torch.Generator(device=device).manual_seed(int(mixed >> 1))
-    return torch.randperm(rows, generator=generator, device=device)
+        Raises
+        ------
+        ConfigError
+            The epoch has no such batch; its end, ``len(loader)``, is one, and gives none.
+        """
 
-
-def batch_of(frame: pl.DataFrame, *, dense_columns: Sequence[str], fields: Sequence[str]) -> Batch:
-    """Turn encoded rows into tensors on the CPU; without a ``label`` column the labels are 0."""
-    ids = np.empty((frame.height, len(fields)), np.int32)
-    for column, name in enumerate(fields):
-        ids[:, column] = frame[name].to_numpy()
-    dense = np.empty((frame.height, len(dense_columns)), np.float32)
-    for column, name in enumerate(dense_columns):
-        dense[:, column] = frame[name].to_numpy()
-    labels = np.zeros(frame.height, np.int8)
-    if LABEL in frame.columns:
-        labels[:] = frame[LABEL].to_numpy()
-    return Batch(torch.from_numpy(dense), torch.from_numpy(ids), torch.from_numpy(labels))
+    def describe(self) -> str:
+        """Return a line for the log: the kind, the rows, the memory."""
 
 
-def _load(dataset: Dataset, split: Split, device: torch.device) -> Batch:
-    frame = dataset.read(split, [LABEL, *dataset.dense_columns, *dataset.fields])
-    batch = batch_of(frame, dense_columns=dataset.dense_columns, fields=dataset.fields)
-    if not bool(((batch.labels == 0) | (batch.labels == 1)).all()):
-        raise DatasetError(f"{dataset.path / split} has labels other than 0 and 1: prepare the dataset again")
-    if not bool(torch.isfinite(batch.dense).all()):
-        raise DatasetError(f"{dataset.path / split} has dense values that are not finite: prepare it again")
-    try:
-        check_ids(batch.ids, list(dataset.sizes.values()), names=dataset.fields)
-    except InputError as error:
-        raise DatasetError(f"{dataset.path}, split {split}: {error}") from error
-    return batch.to(device)
+def open_loader(
+    dataset: Dataset,
+    split: Split,
+    *,
+    batch_size: int,
+    device: torch.device | str = "cpu",
+    kind: Literal["auto", "device", "stream"] = "auto",
+    memory: int,
+    dense_dtype: torch.dtype = torch.float32,
+) -> Loader:
+    """Open a split as the loader that fits.
+
+    Parameters
+    ----------
+    dataset, split, batch_size, device, dense_dtype:
+        As of :class:`DeviceLoader`.
+    kind:
+        ``auto`` holds the split on the device where it takes at most :data:`SHARE_OF_MEMORY` of what is
+        left to the process, or :data:`SHARE_OF_DEVICE` of what is free on the GPU; else it is streamed. The
+        order of an epoch follows the kind, so a run that must resume exactly asks for the kind it began with.
+    memory:
+        Bytes that a stream may take.
+
+    Raises
+    ------
+    DatasetError
+        The split is not there or is damaged.
+    ConfigError
+        ``memory`` is too little for a stream.
+    """
+    place = torch.device(device)
+    if kind == "auto":
+        reader = SplitReader(dataset, split)
+        kind = "device" if reader.rows * reader.row_bytes(dense_dtype) <= _room(place) else "stream"
+    if kind == "device":
+        return DeviceLoader(dataset, split, batch_size=batch_size, device=place, dense_dtype=dense_dtype)
+    return StreamLoader(
+        dataset, split, batch_size=batch_size, device=place, memory=memory, dense_dtype=dense_dtype
+    )
+
+
+def _room(device: torch.device) -> float:
+    """Return the bytes that a split may take on a device."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return SHARE_OF_DEVICE * free
+    return SHARE_OF_MEMORY * available_memory()

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+_BLOCK_VALUES = 1 << 22
+
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean binary cross-entropy of a batch, from the logits.
@@ -63,6 +65,9 @@ def regulariser(groups: Iterable[Mapping[str, Any]]) -> Tensor:
         if group["l2"] == 0:
             continue
         for parameter in group["params"]:
-            norm = torch.linalg.vector_norm(parameter, dtype=torch.float64)
-            total = total.to(norm.device) + group["l2"] * norm.square()
+            total = total.to(parameter.device)
+            for block in (
+                parameter.detach().reshape(-1).split(_BLOCK_VALUES)
+            ):  # float64 copies of a block, not of all
+                total = total + group["l2"] * block.to(torch.float64).square().sum()
     return total

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from stampede import StampedeError
 from stampede.pipeline.dataset import Dataset
 from stampede.training.averaging import WeightAverage
+from stampede.training.batch import Batch
 from stampede.training.build import model_of, optimizer_of
 from stampede.training.checkpoint import load_best, mark_best, prune_checkpoints, save_checkpoint
 from stampede.training.config import TrainConfig
 from stampede.training.evaluation import EVALUATION_BATCH, evaluate
-from stampede.training.loader import Batch, DeviceLoader
-from stampede.training.loss import cross_entropy, regulariser
+from stampede.training.graph import GraphedStep, can_be_captured
+from stampede.training.loader import Loader, open_loader
+from stampede.training.loss import regulariser
 from stampede.training.metrics import Metrics
-from stampede.training.optim import CowClip, LinearWarmup
+from stampede.training.optim import LinearWarmup
 from stampede.training.records import Records
+from stampede.training.step import TrainStep
 
 STEPS_PER_LOG = 50
 
@@ -51,15 +55,6 @@ class TrainResult:
     steps: int
     samples_per_second: float
     seconds: float
-
-
-def train_step(model: nn.Module, optimizer: CowClip, batch: Batch) -> Tensor:
-    """Take one step and return the batch's mean cross-entropy before it, a scalar on the device."""
-    optimizer.zero_grad(set_to_none=True)
-    loss = cross_entropy(model(batch.dense, batch.ids), batch.labels)
-    torch.autograd.backward(loss)
-    optimizer.step()
-    return loss.detach()
 
 
 class Trainer:
@@ -91,19 +86,41 @@ class Trainer:
         self.model = model_of(config, dataset.sizes, n_dense=len(dataset.dense_columns)).to(device)
         self.optimizer = optimizer_of(config, self.model)
         self.average = WeightAverage(self.model, decay=config.ema_decay) if config.ema_decay > 0 else None
-        self.train = DeviceLoader(dataset, "train", batch_size=config.batch_size, device=device)
+        self.train = self._loader(dataset, "train", batch_size=config.batch_size, device=device)
         self.valid, self.test = (
-            DeviceLoader(dataset, split, batch_size=EVALUATION_BATCH, device=device)
+            self._loader(dataset, split, batch_size=EVALUATION_BATCH, device=device)
             if split in dataset.rows
             else None
             for split in ("valid", "test")
         )
+        batch_size = min(config.batch_size, self.train.rows)
+        step = TrainStep(
+            self.model,
+            self.optimizer,
+            batch_size=batch_size,
+            accumulate=config.accumulate,
+            precision=config.precision,
+            compiles=config.compiles,
+        )
+        self.take_step: Callable[[Batch], Tensor] = step
+        if device.type == "cuda" and config.cuda_graph and can_be_captured(self.optimizer):
+            self.take_step = GraphedStep(step, self.optimizer, batch_size=batch_size)
         warmup_steps = round(config.warmup_epochs * len(self.train))
         self.schedule = LinearWarmup(self.optimizer, warmup_steps=warmup_steps)
         self.step = 0
         self.best_epoch = 0
         self.best_valid: Metrics | None = None
         self._losses: list[Tensor] = []
+
+    def _loader(self, dataset: Dataset, split: str, *, batch_size: int, device: torch.device) -> Loader:
+        return open_loader(
+            dataset,
+            split,
+            batch_size=batch_size,
+            device=device,
+            kind=self.config.loader,
+            memory=self.config.loader_memory,
+        )
 
     def fit(self) -> TrainResult:
         """Train until the epochs, the steps or the patience run out; the model ends with the best weights."""
@@ -176,7 +193,7 @@ class Trainer:
             self.observer.epoch_started(epoch, self.config.epochs, self.train.rows)
         rows = 0
         for batch in self.train.shuffled(seed=self.config.seed, epoch=epoch):
-            self._losses.append(train_step(self.model, self.optimizer, batch))
+            self._losses.append(self.take_step(batch))
             if self.average is not None:
                 self.average.update()
             self.step += 1

@@ -7,8 +7,8 @@ from pathlib import Path
 from stampede.pipeline.dataset import Dataset, Split
 from stampede.training.config import Device
 from stampede.training.evaluation import EVALUATION_BATCH, evaluate
-from stampede.training.loader import DeviceLoader
 from stampede.training.metrics import Metrics
+from stampede.training.resident import DeviceLoader
 from stampede.workflows.run import Run
 
 

@@ -15,9 +15,9 @@ from stampede import ConfigError
 from stampede.pipeline.encode import Encoder
 from stampede.pipeline.progress import Progress, Silent
 from stampede.pipeline.transform import EncodedRows, transform
+from stampede.training.batch import batch_of
 from stampede.training.config import Device
 from stampede.training.evaluation import EVALUATION_BATCH, logits_of
-from stampede.training.loader import batch_of
 from stampede.training.metrics import probabilities_of
 from stampede.training.models import CTRModel
 from stampede.workflows.files import check_free, working_folder

@@ -6,10 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from stampede import ConfigError
+from stampede.kernels import cuda_kernels_missing
 from stampede.pipeline import Dataset
 from stampede.training.config import TrainConfig
 from stampede.training.device import resolve_device, set_threads
+from stampede.training.footprint import footprint
+from stampede.training.models import MODELS
 from stampede.training.trainer import Observer, Trainer, TrainResult
 from stampede.workflows.recipe import RECIPES, Recipe, configure, describe_exceptions
 from stampede.workflows.run import Run
@@ -57,9 +62,26 @@ def run_train(
             f"the dataset was prepared with --dense {mode}, the recipe {chosen} is meant for "
             f"{loaded.prepare.dense}: prepare with --recipe {chosen}, or choose another one to train with"
         )
+    if config.precision == "tf32":
+        if device.type != "cuda":
+            raise ConfigError("--precision tf32 is of GPUs: take float32 or bf16")
+        torch.set_float32_matmul_precision("high")
+    if device.type == "cuda" and (missing := cuda_kernels_missing()) is not None:
+        say(missing)
+    if config.update == "touched":
+        say(
+            "--update touched: only the rows of a batch are updated, which is another algorithm than the "
+            "paper's CowClip and tends to a lower AUC; it is for tables too large to go through at every step"
+        )
     set_threads(config.threads)
+    needed = footprint(
+        config, list(dataset.sizes.values()), first_order=MODELS[config.model].uses_first_order
+    )
+    needed.check(device)
+    say(needed.describe())
     # the trainer first: what can fail on the way must not cost an old run that --force replaces
     trainer = Trainer(config, dataset, device=device, run=out, observer=observer)
+    say(trainer.train.describe())
     Run.create(out, config, dataset, force=force)
     return config, trainer.fit()
 

@@ -49,6 +49,7 @@ def golden_weight(golden: Any, prefix: str, name: str, suffix: str, dtype: torch
 
 def parameters_of(model: CTRModel) -> dict[str, nn.Parameter]:
     own = dict(model.network.named_parameters())
+    assert model.first_order is not None
     return {
         "emb": model.embedding.weight,
         "lin": model.first_order.weight,
@@ -91,6 +92,7 @@ def train(golden: Any, model: CTRModel, optimizer: CowClip, dtype: torch.dtype) 
         loss = entropy.item() + regulariser(optimizer.param_groups).item()
         lr_dense = next(group["lr"] for group in optimizer.param_groups if group["kind"] == "dense")
         before, after = {}, {}
+        assert model.first_order is not None
         for name, weight in (("emb", model.embedding.weight), ("lin", model.first_order.weight)):
             assert weight.grad is not None
             before[name] = after[name] = add_l2(weight.grad, weight.detach(), l2=hyper["l2"])

@@ -109,6 +109,7 @@ def test_given_counts_go_before_recorded_ones() -> None:
 def test_the_first_order_table_is_not_clipped_and_absent_rows_of_both_decay() -> None:
     model = make_model()
     with torch.no_grad():
+        assert model.first_order is not None
         model.first_order.weight.fill_(0.5)
         model.embedding.weight.fill_(0.5)
     before = weights_of(model)
@@ -285,7 +286,14 @@ def test_counts_of_a_stranger_are_a_config_error() -> None:
         ({"betas": (0.9, 1.0)}, "betas must be two numbers"),
         ({"betas": (0.9,)}, "betas must be two numbers"),
         ({"kind": "table"}, "unknown kind 'table': choose one of embedding, first_order, dense"),
-        ({"clip": "global"}, "unknown clip 'global': choose one of cowclip, none"),
+        (
+            {"clip": "row"},
+            "unknown clip 'row': choose one of none, global, field, column, adaptive-field, cow",
+        ),
+        ({"clip": "global"}, "clip 'global' needs a clip_norm"),
+        ({"clip": "field", "clip_norm": 0.0}, "clip_norm must be a number above 0"),
+        ({"update": "some"}, "unknown update 'some': choose one of dense, touched"),
+        ({"sizes": (1, 1)}, "sizes of 2 rows do not fit a table of 3"),
         ({"kind": "dense", "clip": "cowclip"}, "only groups of kind 'embedding' are clipped"),
         ({"kind": "first_order", "clip": "cowclip"}, "only groups of kind 'embedding' are clipped"),
     ],

@@ -6,23 +6,35 @@ import torch
 from torch import Tensor
 
 from stampede import ConfigError
+from stampede.kernels import pairwise_sum
 from stampede.training.loss import cross_entropy
 from stampede.training.metrics import auc
 from stampede.training.models import MODELS, CTRModel, build_model
 from stampede.training.models.dcn import VectorCross
 from stampede.training.models.dcn_v2 import MatrixCross
 from stampede.training.models.dcn_v2_mix import MixtureCross
-from stampede.training.models.deepfm import pairwise_sum
 from stampede.training.models.layers import glorot_normal_
 from stampede.training.optim import CowClip
 
 NAMES = list(MODELS)
 CROSSED = ["dcn", "dcn-v2", "dcn-v2-mix"]
+OF_THE_PAPER = ["wide-deep", "deepfm", *CROSSED]  # test_models_formulas.py has the formulas of the others
+WITHOUT_FIRST_ORDER = ["dlrm", "autoint", "finalnet"]
 
 
 def small(name: str, *, n_dense: int = 2, fields: int = 3, **options: Any) -> CTRModel:
-    values: dict[str, Any] = {"embedding_dim": 4, "hidden": [6, 5], "low_rank": 2, "experts": 2, **options}
-    return build_model(name, sizes=[5] * fields, n_dense=n_dense, **values)
+    values: dict[str, Any] = {
+        "embedding_dim": 4,
+        "hidden": [6, 5],
+        "low_rank": 2,
+        "experts": 2,
+        "bottom_hidden": [3],
+        "cin_layers": [3, 2],
+        "attention_layers": 2,
+        "attention_heads": 2,
+        "attention_dim": 3,
+    }
+    return build_model(name, sizes=[5] * fields, n_dense=n_dense, **values | options)
 
 
 def make_inputs(rows: int, *, n_dense: int = 2, fields: int = 3) -> tuple[Tensor, Tensor]:
@@ -110,7 +122,7 @@ def logits_by_hand(model: CTRModel, name: str, dense: Tensor, ids: Tensor) -> Te
 
 @pytest.mark.parametrize("fields", [1, 3])
 @pytest.mark.parametrize("n_dense", [0, 2])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OF_THE_PAPER)
 def test_the_logit_is_the_formula(name: str, n_dense: int, fields: int) -> None:
     model = small(name, n_dense=n_dense, fields=fields).double()
     randomise(model)
@@ -136,6 +148,32 @@ def test_every_weight_gets_the_gradient_of_a_numerical_difference(name: str) -> 
     assert torch.autograd.gradcheck(function, weights, fast_mode=True)
 
 
+@pytest.mark.parametrize("n_dense", [0, 2])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_gradient_reaches_every_weight(name: str, n_dense: int) -> None:
+    model = small(name, n_dense=n_dense)
+    randomise(model)
+
+    torch.autograd.backward(model(*make_inputs(200, n_dense=n_dense)).square().sum())
+
+    without = [
+        key for key, weight in model.named_parameters() if weight.grad is None or not weight.grad.any()
+    ]
+    assert without == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_row_does_not_depend_on_the_rows_beside_it(name: str) -> None:
+    model = small(name).double()
+    randomise(model)
+    dense, ids = make_inputs(7)
+    dense = dense.double()
+
+    alone = torch.cat([model(dense[i : i + 1], ids[i : i + 1]) for i in range(7)])
+
+    torch.testing.assert_close(model(dense, ids), alone)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_an_empty_batch_works(name: str) -> None:
     model = small(name)
@@ -148,40 +186,117 @@ def test_an_empty_batch_works(name: str) -> None:
 # --- names, groups, initial values ----------------------------------------------------------------
 
 
-TABLES = {"embedding.weight": (15, 4), "first_order.weight": (15, 1)}
-LINEAR = {"network.dense_linear.weight": (2,)}
-CROSS: dict[str, dict[str, tuple[int, ...]]] = {
-    "dcn": {"network.cross.weight": (3, 14), "network.cross.bias": (3, 14)},
-    "dcn-v2": {"network.cross.weight": (3, 14, 14), "network.cross.bias": (3, 14)},
+Shapes = dict[str, tuple[int, ...]]
+TABLES: Shapes = {"embedding.weight": (15, 4), "first_order.weight": (15, 1)}
+LINEAR: Shapes = {"network.dense_linear.weight": (2,)}
+
+
+def mlp_shapes(name: str, *widths: int) -> Shapes:
+    shapes: Shapes = {}
+    for i, (before, after) in enumerate(itertools.pairwise(widths)):
+        shapes[f"network.{name}.layers.{i}.weight"] = (after, before)
+        shapes[f"network.{name}.layers.{i}.bias"] = (after,)
+    return shapes
+
+
+def output_shapes(width: int) -> Shapes:
+    return {"network.output.weight": (1, width), "network.output.bias": (1,)}
+
+
+DEEP = mlp_shapes("mlp", 14, 6, 5)
+SHAPES: dict[str, Shapes] = {
+    "wide-deep": {**TABLES, **LINEAR, **DEEP, **output_shapes(5)},
+    "deepfm": {**TABLES, **LINEAR, **DEEP, **output_shapes(5)},
+    "dcn": {
+        **TABLES,
+        **LINEAR,
+        "network.cross.weight": (3, 14),
+        "network.cross.bias": (3, 14),
+        **DEEP,
+        **output_shapes(5 + 14),
+    },
+    "dcn-v2": {
+        **TABLES,
+        **LINEAR,
+        "network.cross.weight": (3, 14, 14),
+        "network.cross.bias": (3, 14),
+        **DEEP,
+        **output_shapes(5 + 14),
+    },
     "dcn-v2-mix": {
+        **TABLES,
+        **LINEAR,
         "network.cross.u": (3, 2, 14, 2),
         "network.cross.v": (3, 2, 14, 2),
         "network.cross.c": (3, 2, 2, 2),
         "network.cross.bias": (3, 14),
         "network.cross.gate": (2, 14),
+        **DEEP,
+        **output_shapes(5 + 14),
     },
-}
-DEEP = {
-    "network.mlp.layers.0.weight": (6, 14),
-    "network.mlp.layers.0.bias": (6,),
-    "network.mlp.layers.1.weight": (5, 6),
-    "network.mlp.layers.1.bias": (5,),
+    "fm": {**TABLES, **LINEAR, "network.dense_fields.vectors": (2, 4), "network.bias": (1,)},
+    "dlrm": {
+        "embedding.weight": (15, 4),
+        **mlp_shapes("bottom", 2, 3, 4),
+        **mlp_shapes("top", 4 + 6, 6, 5),
+        **output_shapes(5),
+    },
+    "xdeepfm": {
+        **TABLES,
+        **LINEAR,
+        "network.cin.weights.0": (3, 3 * 3),
+        "network.cin.weights.1": (2, 3 * 3),
+        **DEEP,
+        **output_shapes(3 + 2 + 5),
+    },
+    "autoint": {
+        "embedding.weight": (15, 4),
+        "network.dense_fields.vectors": (2, 4),
+        **{
+            f"network.attention.{layer}.{part}": (6, inputs)
+            for layer, inputs in enumerate([4, 6])
+            for part in ("query", "key", "value", "residual")
+        },
+        **DEEP,
+        **output_shapes(5 * 6 + 5),
+    },
+    "finalnet": {
+        "embedding.weight": (15, 4),
+        **{
+            f"network.block.layers.{layer}.{part}.{kind}": shape
+            for layer, (inputs, outputs) in enumerate([(14, 6), (6, 5)])
+            for part in ("linear", "factor")
+            for kind, shape in (("weight", (outputs, inputs)), ("bias", (outputs,)))
+        },
+        **output_shapes(5),
+    },
 }
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_checkpoint_names_and_shapes_stay(name: str) -> None:
-    width = 5 + (14 if name in CROSSED else 0)
-    output = {"network.output.weight": (1, width), "network.output.bias": (1,)}
-
     shapes = {key: tuple(value.shape) for key, value in small(name).state_dict().items()}
 
-    assert shapes == {**TABLES, **LINEAR, **CROSS.get(name, {}), **DEEP, **output}
+    assert shapes == SHAPES[name]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_without_dense_features_there_are_no_weights_for_them(name: str) -> None:
-    assert "network.dense_linear.weight" not in small(name, n_dense=0).state_dict()
+    names = small(name, n_dense=0).state_dict()
+
+    assert not [key for key in names if "dense_linear" in key or "dense_fields" in key or "bottom" in key]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_network_that_reads_no_first_order_weights_has_no_table_of_them(name: str) -> None:
+    model = small(name)
+    network = model.network
+    dense, embeddings = torch.randn(4, 2), torch.randn(4, 3, 4)
+    logits = [network(dense, embeddings, first_order) for first_order in (torch.zeros(4), torch.ones(4))]
+
+    assert network.uses_first_order is (name not in WITHOUT_FIRST_ORDER)
+    assert (model.first_order is not None) is network.uses_first_order
+    torch.testing.assert_close(logits[0] + network.uses_first_order, logits[1])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -191,16 +306,16 @@ def test_parameter_groups_hold_every_weight_once_with_its_own_rate(name: str) ->
     groups = {
         group["name"]: group
         for group in model.parameter_groups(
-            learning_rate=0.1, embedding_learning_rate=0.2, l2=0.3, l2_cross=0.4
+            learning_rate=0.1, embedding_learning_rate=0.2, l2=0.3, l2_cross=0.4, clip="cowclip"
         )
     }
 
     grouped = [id(parameter) for group in groups.values() for parameter in group["params"]]
     assert sorted(grouped) == sorted(id(parameter) for parameter in model.parameters())
-    facts = {key: (g["kind"], g["lr"], g["l2"], g["clip"]) for key, g in groups.items()}
+    facts = {key: (g["kind"], g["lr"], g["l2"], g.get("clip", "none")) for key, g in groups.items()}
     assert facts == {
         "embedding": ("embedding", 0.2, 0.3, "cowclip"),
-        "first_order": ("first_order", 0.2, 0.3, "none"),
+        **({} if name in WITHOUT_FIRST_ORDER else {"first_order": ("first_order", 0.2, 0.3, "none")}),
         "dense": ("dense", 0.1, 0.0, "none"),
         **({"cross": ("dense", 0.1, 0.4, "none")} if name in CROSSED else {}),
     }
@@ -249,6 +364,7 @@ def test_a_generator_leaves_torchs_own_alone(name: str) -> None:
 def test_initial_values_are_those_of_the_reference() -> None:
     model = build_model("deepfm", sizes=[2000], n_dense=3)
 
+    assert model.first_order is not None
     assert not model.first_order.weight.any()
     assert model.embedding.weight.std().item() == pytest.approx(1e-2, rel=0.05)
     assert [tuple(layer.weight.shape) for layer in model.network.mlp.layers] == [  # type: ignore[union-attr]
@@ -296,7 +412,7 @@ def test_a_planted_interaction_is_learned(name: str) -> None:
 
 
 def test_an_unknown_model_names_the_choices() -> None:
-    with pytest.raises(ConfigError, match="'lr': choose one of wide-deep, deepfm, dcn, dcn-v2, dcn-v2-mix"):
+    with pytest.raises(ConfigError, match=r"'lr': choose one of wide-deep, deepfm, dcn, .*, finalnet$"):
         build_model("lr", sizes=[3], n_dense=0)
 
 
@@ -311,8 +427,20 @@ def test_an_unknown_model_names_the_choices() -> None:
         {"embedding_dim": 0},
         {"n_dense": -1},
         {"fields": 0},
+        {"bottom_hidden": []},
+        {"cin_layers": [3, 0]},
+        {"attention_layers": 0},
+        {"attention_heads": 0},
+        {"attention_dim": 0},
     ],
 )
 def test_a_size_that_makes_no_model_is_a_config_error(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         small("dcn", **options)
+
+
+def test_dlrm_needs_a_pair_of_vectors() -> None:
+    with pytest.raises(ConfigError, match="two fields, or one and a dense feature"):
+        small("dlrm", fields=1, n_dense=0)
+
+    assert small("dlrm", fields=1, n_dense=1)(*make_inputs(3, fields=1, n_dense=1)).shape == (3,)

@@ -17,9 +17,10 @@ from stampede.training.build import model_of, optimizer_of
 from stampede.training.checkpoint import load_best, load_training_state, save_checkpoint
 from stampede.training.config import TrainConfig
 from stampede.training.evaluation import EVALUATION_BATCH, evaluate
-from stampede.training.loader import DeviceLoader
 from stampede.training.metrics import Metrics
-from stampede.training.trainer import Trainer, TrainResult, train_step
+from stampede.training.resident import DeviceLoader
+from stampede.training.step import TrainStep
+from stampede.training.trainer import Trainer, TrainResult
 
 CPU = torch.device("cpu")
 
@@ -176,16 +177,18 @@ class TestCheckpoint:
         batches = list(DeviceLoader(dataset, "train", batch_size=256))
         model = model_of(config(), dataset.sizes, n_dense=13)
         optimizer = optimizer_of(config(), model)
+        take_step = TrainStep(model, optimizer, batch_size=256)
         for batch in batches[:2]:
-            train_step(model, optimizer, batch)
+            take_step(batch)
         folder = save_checkpoint(tmp_path, step=2, model=model, optimizer=optimizer, state={"epoch": 1})
 
         again = model_of(config(seed=9), dataset.sizes, n_dense=13)
         optimizer_again = optimizer_of(config(), again)
         load_training_state(folder, again, optimizer_again)
+        take_step_again = TrainStep(again, optimizer_again, batch_size=256)
         for batch in batches[2:]:
-            train_step(model, optimizer, batch)
-            train_step(again, optimizer_again, batch)
+            take_step(batch)
+            take_step_again(batch)
 
         for name, tensor in model.state_dict().items():
             assert torch.equal(tensor, again.state_dict()[name]), name

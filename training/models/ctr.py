@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from stampede.training.embedding import FusedEmbedding
+from stampede.training.embedding import FusedEmbedding, look_up
 from stampede.training.models.network import Network
 
 
 class CTRModel(nn.Module):
-    """An embedding table, a first-order table and a network.
+    """An embedding table, a first-order table where the network reads one, and a network.
 
     ``forward(dense [B, n_dense], ids [B, F]) -> logits [B]``.
 
@@ -30,7 +30,19 @@ class CTRModel(nn.Module):
         program.
     generator:
         Source of the initial values of the tables; torch's own without one.
+
+    Attributes
+    ----------
+    embedding:
+        The table of vectors.
+    first_order:
+        The table of single weights; None where the network does not read it
+        (:attr:`Network.uses_first_order`).
+    network:
+        The network.
     """
+
+    first_order: FusedEmbedding | None
 
     def __init__(
         self,
@@ -43,14 +55,14 @@ class CTRModel(nn.Module):
     ) -> None:
         super().__init__()
         self.embedding = FusedEmbedding(sizes, embedding_dim, init_std=init_std, generator=generator)
-        self.first_order = FusedEmbedding(sizes, 1, init_std=0.0, track_counts=False)
+        self.first_order = (
+            FusedEmbedding(sizes, 1, init_std=0.0, track_counts=False) if network.uses_first_order else None
+        )
         self.network = network
 
     def forward(self, dense: Tensor, ids: Tensor) -> Tensor:
         """Compute the logits ``[B]`` of dense features ``[B, n_dense]``, n_dense >= 0, and ids ``[B, F]``."""
-        rows = self.embedding.rows(ids)  # [B, F]
-        embeddings = self.embedding.lookup(rows)  # [B, F, d]
-        first_order = self.first_order.lookup(rows).sum((1, 2))  # [B]
+        embeddings, first_order = look_up(self.embedding, self.first_order, ids)  # [B, F, d], [B]
         logits: Tensor = self.network(dense, embeddings, first_order)
         return logits
 
@@ -61,9 +73,9 @@ class CTRModel(nn.Module):
         embedding_learning_rate: float,
         l2: float = 0.0,
         l2_cross: float = 1e-5,
-        clip: str = "cowclip",
+        clip: str | None = None,
     ) -> list[dict[str, Any]]:
-        """Give the parameter groups that :class:`stampede.training.optim.CowClip` takes.
+        """Give the parameter groups that the optimizers of :mod:`stampede.training.optim` take.
 
         Parameters
         ----------
@@ -76,35 +88,38 @@ class CTRModel(nn.Module):
         l2_cross:
             Strength on the cross layers' weights, which form a group of their own where the network has them.
         clip:
-            ``cowclip`` or ``none``, for the embedding table.
+            For the embedding table, in place of the optimizer's own.
 
         Returns
         -------
         list[dict[str, Any]]
-            Groups named ``embedding``, ``first_order``, ``dense`` and, for the DCN family, ``cross``.
+            Groups named ``embedding``, ``first_order`` where the model has that table, ``dense`` and, for the
+            DCN family, ``cross``.
         """
-        tables = {"lr": embedding_learning_rate, "l2": l2}
+        tables = {"lr": embedding_learning_rate, "l2": l2, "sizes": self.embedding.sizes}
         cross = self.network.cross_weights()
         known = {id(parameter) for parameter in cross}
         others = [parameter for parameter in self.network.parameters() if id(parameter) not in known]
-        dense = {"kind": "dense", "lr": learning_rate, "clip": "none"}
+        dense = {"kind": "dense", "lr": learning_rate}
         groups: list[dict[str, Any]] = [
             {
                 "name": "embedding",
                 "params": [self.embedding.weight],
                 "kind": "embedding",
-                "clip": clip,
+                **({} if clip is None else {"clip": clip}),
                 **tables,
-            },
-            {
-                "name": "first_order",
-                "params": [self.first_order.weight],
-                "kind": "first_order",
-                "clip": "none",
-                **tables,
-            },
-            {"name": "dense", "params": others, "l2": 0.0, **dense},
+            }
         ]
+        if self.first_order is not None:
+            groups.append(
+                {
+                    "name": "first_order",
+                    "params": [self.first_order.weight],
+                    "kind": "first_order",
+                    **tables,
+                }
+            )
+        groups.append({"name": "dense", "params": others, "l2": 0.0, **dense})
         if cross:
             groups.append({"name": "cross", "params": cross, "l2": l2_cross, **dense})
         return groups

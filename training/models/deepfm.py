@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from stampede.kernels import pairwise_sum
 from stampede.training.models.layers import MLP, DenseLinear, join_inputs, make_linear
 from stampede.training.models.network import Network, NetworkOptions
 
@@ -30,23 +31,3 @@ class DeepFM(Network):
         deep = self.output(self.mlp(join_inputs(dense, embeddings))).squeeze(1)  # [B]
         logits: Tensor = linear + pairwise_sum(embeddings) + deep
         return logits
-
-
-def pairwise_sum(embeddings: Tensor) -> Tensor:
-    """Sum the products of all pairs of fields, in time linear in F (Rendle 2010, lemma 3.1).
-
-    ``sum over f < g of e_f . e_g = 1/2 * sum over d of [(sum_f e_fd)^2 - sum_f e_fd^2]``
-
-    Parameters
-    ----------
-    embeddings:
-        ``[B, F, d]``.
-
-    Returns
-    -------
-    Tensor
-        ``[B]``; 0 for one field.
-    """
-    square_of_sum = embeddings.sum(1).square().sum(1)  # [B]
-    sum_of_squares = embeddings.square().sum((1, 2))  # [B]
-    return 0.5 * (square_of_sum - sum_of_squares)

@@ -11,7 +11,8 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
+
+from stampede.kernels import mlp
 
 # Deviation of a standard normal cut at two deviations; Keras divides by it so that the drawn values have the
 # deviation that was asked for.
@@ -53,9 +54,8 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[B, inputs]`` to ``[B, hidden[-1]]``."""
-        for layer in self.layers:
-            x = functional.relu(layer(x))
-        return x
+        linears = [layer for layer in self.layers if isinstance(layer, nn.Linear)]
+        return mlp(x, [linear.weight for linear in linears], [linear.bias for linear in linears])
 
 
 class DenseLinear(nn.Module):
@@ -74,6 +74,28 @@ class DenseLinear(nn.Module):
     def forward(self, dense: Tensor, first_order: Tensor) -> Tensor:
         """Add the share of ``dense [B, n_dense]`` to ``first_order [B]``."""
         return first_order if self.weight is None else first_order + dense @ self.weight  # [B]
+
+
+class DenseFields(nn.Module):
+    """A vector for each dense feature, times the feature, as fields after the others: ``e_j = x_j v_j``."""
+
+    vectors: nn.Parameter | None
+
+    def __init__(self, n_dense: int, embedding_dim: int, *, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        if n_dense == 0:
+            self.register_parameter("vectors", None)
+            return
+        # as small as embeddings are: the spread of a weight matrix would outshout them
+        vectors = torch.empty(n_dense, embedding_dim).normal_(0.0, 1e-2, generator=generator)
+        self.vectors = nn.Parameter(vectors)  # [n_dense, d]
+
+    def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
+        """Map ``[B, n_dense]`` and ``[B, F, d]`` to ``[B, F + n_dense, d]``."""
+        if self.vectors is None:
+            return embeddings
+        fields = dense.to(embeddings.dtype).unsqueeze(2) * self.vectors  # [B, n_dense, d]
+        return torch.cat([embeddings, fields], 1)
 
 
 def join_inputs(dense: Tensor, embeddings: Tensor) -> Tensor:

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, overload
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
-from stampede import ConfigError
-from stampede.kernels import adam_, add_l2, cowclip_adam_
-from stampede.training.embedding import batch_counts
+from stampede.kernels import (
+    RowGradients,
+    apply_adam_,
+    corrected_rate,
+    empty,
+    update_entries,
+    update_table,
+    update_values,
+)
+from stampede.training.optim.tables import (
+    Clip,
+    Gradient,
+    Kind,
+    TableOptimizer,
+    Update,
+    check_betas,
+    check_numbers,
+    compact,
+)
 
-KINDS = ("embedding", "first_order", "dense")
-CLIPS = ("cowclip", "none")
 
-
-class CowClip(Optimizer):
+class CowClip(TableOptimizer):
     """Adam whose embedding gradients are clipped row by row, by how often each id occurs in the batch.
 
     Per step and parameter, on *every* row, absent ones too::
@@ -28,29 +39,15 @@ class CowClip(Optimizer):
         threshold_i = ratio * c_i * max(||w_i||, ratio * sqrt(d) * zeta)
         Adam: w -= lr * sqrt(1-b2^t)/(1-b1^t) * m / (sqrt(v) + eps)
 
-    The loss to differentiate is the cross-entropy alone; the L2 term is added here, before the clip. Counts
-    come from :class:`stampede.training.embedding.FusedEmbedding`, or from ``step(counts=...)`` for any
-    other table. ``.grad`` is left as it was. A parameter without a gradient is skipped, as in torch.
+    With ``update="touched"`` only the rows of the batch are updated, L2 included: another algorithm than the
+    paper's. With another ``clip`` it is Adam with that one; with ``none``, Adam alone.
 
     Parameters
     ----------
-    params:
-        Parameters, or groups: dicts with ``params`` and, where they differ from the arguments below,
-        ``kind`` (``embedding``: a table of vectors; ``first_order``: a table of single weights, never
-        clipped; ``dense``: any other weight), ``lr``, ``l2``, ``clip`` (``cowclip`` or ``none``),
-        ``ratio``, ``zeta``, ``betas``, ``eps``. Without a ``kind`` a group is ``dense``.
-    lr:
-        Learning rate.
-    l2:
-        Strength of ``l2 * sum(w^2)``.
-    ratio:
-        r of the clip.
-    zeta:
-        Floor of the clip, per value of a row.
+    params, lr, l2, clip, clip_norm, ratio, zeta, update:
+        See :class:`stampede.training.optim.tables.TableOptimizer`.
     betas, eps:
         Of Adam; eps stands beside the uncorrected root.
-    clip:
-        For groups of kind ``embedding`` that do not say it themselves. With ``none`` everywhere this is Adam.
 
     Raises
     ------
@@ -83,181 +80,87 @@ class CowClip(Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-7,
         clip: str = "cowclip",
+        clip_norm: float | None = None,
+        update: str = "dense",
     ) -> None:
-        if clip not in CLIPS:
-            raise ConfigError(f"unknown clip {clip!r}: choose one of {', '.join(CLIPS)}")
-        self._embedding_clip = clip
-        self._clipped: dict[Tensor, Tensor] = {}
-        defaults = {
-            "kind": "dense",
-            "lr": lr,
-            "l2": l2,
-            "ratio": ratio,
-            "zeta": zeta,
-            "betas": betas,
-            "eps": eps,
-        }
-        super().__init__(params, defaults)
-        if clip != "none" and not any(group["clip"] == "cowclip" for group in self.param_groups):
-            raise ConfigError(
-                "CowClip has nothing to clip: give the embedding tables as a group with kind='embedding' "
-                "(CTRModel.parameter_groups does), or pass clip='none' to run Adam alone"
-            )
+        self._rates: dict[Tensor, float | Tensor] = {}
+        super().__init__(
+            params,
+            lr,
+            l2=l2,
+            clip=clip,
+            clip_norm=clip_norm,
+            ratio=ratio,
+            zeta=zeta,
+            update=update,
+            defaults={"betas": betas, "eps": eps},
+        )
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group; see the class for its keys."""
-        kind = param_group.get("kind", "dense")
-        param_group.setdefault("clip", self._embedding_clip if kind == "embedding" else "none")
-        _check_group({**self.defaults, **param_group})
-        super().add_param_group(param_group)
-        group = self.param_groups[-1]
-        if group["kind"] != "dense" and any(parameter.dim() != 2 for parameter in group["params"]):
-            self.param_groups.pop()
-            raise ConfigError(f"a group of kind {group['kind']!r} holds tables [rows, d] only")
+    def _check_group(self, group: Mapping[str, Any]) -> None:
+        super()._check_group(group)
+        check_numbers(group, above_0=("eps",))
+        check_betas(group)
 
-    @overload
-    def step(self, closure: None = None, *, counts: Mapping[Tensor, Tensor] | None = None) -> None: ...
-
-    @overload
-    def step(
-        self, closure: Callable[[], float], *, counts: Mapping[Tensor, Tensor] | None = None
-    ) -> float: ...
-
-    @torch.no_grad()
-    def step(
-        self,
-        closure: Callable[[], float] | None = None,
-        *,
-        counts: Mapping[Tensor, Tensor] | None = None,
-    ) -> float | None:
-        """Update every parameter that has a gradient.
-
-        Parameters
-        ----------
-        closure:
-            Computes the gradients anew and returns the loss.
-        counts:
-            For tables that are not in a FusedEmbedding: parameter -> integers ``[rows]``, how often each row
-            occurs in the batch (``stampede.kernels.count_rows(ids, rows)``). Goes before a recorded count.
-
-        Returns
-        -------
-        float | None
-            What the closure returned.
-
-        Raises
-        ------
-        stampede.ConfigError
-            A table is to be clipped and its counts are not known, or ``counts`` do not fit the tables.
-        """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        found = self._find_counts(counts or {})  # before any update, so that an error changes nothing
-        self._clipped = {}
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, group, found.get(parameter))
-        return loss
-
-    def clipped_share(self) -> float | None:
-        """Give the share of rows that the last step clipped, of all rows of the tables it clips.
-
-        None before the first step or where nothing is clipped. The numbers stay on their device until asked
-        for.
-        """
-        rows = sum(table.shape[0] for table in self._clipped)
-        if rows == 0:
-            return None
-        return sum(int(number) for number in self._clipped.values()) / rows
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_embedding_clip": self._embedding_clip}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._clipped = {}
-
-    def _find_counts(self, given: Mapping[Tensor, Tensor]) -> dict[Tensor, Tensor]:
-        """Find the counts of every table that this step clips."""
-        wanted = [
-            (index, parameter)
-            for group in self.param_groups
-            if group["clip"] == "cowclip"
-            for index, parameter in enumerate(group["params"])
-        ]
-        tables = {parameter for _, parameter in wanted}
-        if any(parameter not in tables for parameter in given):
-            raise ConfigError("step(counts=...) names a parameter that this optimizer does not clip")
-        found: dict[Tensor, Tensor] = {}
-        for index, parameter in wanted:
-            if parameter.grad is None:
-                continue
-            counts = given.get(parameter, batch_counts(parameter))
-            shape = list(parameter.shape)
-            if counts is None:
-                raise ConfigError(
-                    f"the batch counts of embedding table {index} {shape} are not known: use "
-                    "stampede.training.embedding.FusedEmbedding, or pass step(counts={table: "
-                    "stampede.kernels.count_rows(ids, rows)}), or set the group's clip to 'none'"
-                )
-            if counts.shape != parameter.shape[:1] or counts.is_floating_point():
-                raise ConfigError(
-                    f"counts of embedding table {index} {shape} must be {shape[0]} integers, "
-                    f"not {list(counts.shape)} of {counts.dtype}"
-                )
-            found[parameter] = counts.to(parameter.device)
-        return found
-
-    def _update(self, parameter: Tensor, group: dict[str, Any], counts: Tensor | None) -> None:
-        gradient = parameter.grad
-        assert gradient is not None
-        if gradient.is_sparse:
-            gradient = gradient.coalesce().to_dense()  # every row is updated, so a sparse form saves nothing
-        state = self.state[parameter]
+    def _prepare(self, parameter: Tensor, group: dict[str, Any], state: dict[str, Any]) -> None:
         if not state:
             state["step"] = torch.zeros((), dtype=torch.int64)
-            state["exp_avg"] = torch.zeros_like(parameter)
-            state["exp_avg_sq"] = torch.zeros_like(parameter)
+            for name in ("exp_avg", "exp_avg_sq"):
+                mean = empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
+                state[name] = mean.zero_()
         state["step"] += 1
-        adam = {
+        rate = corrected_rate(float(group["lr"]), step=int(state["step"]), betas=tuple(group["betas"]))
+        if not parameter.is_cuda:
+            self._rates[parameter] = rate
+            return
+        # on CUDA the rate is a scalar in place, which the kernels of a captured graph read at every replay
+        held = self._rates.get(parameter)
+        if not isinstance(held, Tensor):
+            held = self._rates[parameter] = torch.empty((), dtype=torch.float32, device=parameter.device)
+        held.fill_(rate)
+
+    def _update(
+        self, parameter: Tensor, group: dict[str, Any], gradient: Gradient, counts: Tensor | None
+    ) -> None:
+        state = self.state[parameter]
+        clips = group["clip"] == Clip.COWCLIP
+        adam: dict[str, Any] = {
             "exp_avg": state["exp_avg"],
             "exp_avg_sq": state["exp_avg_sq"],
-            "learning_rate": float(group["lr"]),
-            "step": int(state["step"]),
+            "rate": self._rates[parameter],
+            "l2": group["l2"],
             "betas": tuple(group["betas"]),
             "eps": group["eps"],
         }
-        if counts is None:
-            adam_(parameter, add_l2(gradient, parameter, l2=group["l2"]), **adam)
+        if not clips and group["clip"] != Clip.NONE:
+            super()._update(parameter, group, gradient, counts)
             return
-        self._clipped[parameter] = cowclip_adam_(
-            parameter,
-            gradient,
-            counts=counts,
-            l2=group["l2"],
-            ratio=group["ratio"],
-            zeta=group["zeta"],
-            **adam,
+        if isinstance(gradient, Tensor) and gradient.is_sparse:
+            gradient = gradient.coalesce().to_dense() if group["update"] == Update.DENSE else gradient
+        clip = (group["ratio"], group["zeta"]) if clips else None
+        if group["update"] == Update.TOUCHED:
+            clipped = update_entries(parameter, compact(gradient, counts), clip=clip, **adam)
+        elif group["kind"] == Kind.DENSE or not (clips or isinstance(gradient, RowGradients)):
+            assert isinstance(gradient, Tensor)
+            update_values(parameter, gradient, **adam)
+            return
+        else:
+            clipped = update_table(parameter, gradient, counts=counts, clip=clip, **adam)
+        if clips:
+            self.clipped[parameter] = (clipped, parameter.shape[0])
+
+    def _apply_rule(
+        self, weights: Tensor, grads: Tensor, group: dict[str, Any], state: dict[str, Any]
+    ) -> None:
+        apply_adam_(
+            weights,
+            grads,
+            exp_avg=state["exp_avg"],
+            exp_avg_sq=state["exp_avg_sq"],
+            rate=corrected_rate(float(group["lr"]), step=int(state["step"]), betas=tuple(group["betas"])),
+            betas=tuple(group["betas"]),
+            eps=group["eps"],
         )
 
-
-def _check_group(group: Mapping[str, Any]) -> None:
-    """Raise for a value without meaning."""
-    if group["kind"] not in KINDS:
-        raise ConfigError(f"unknown kind {group['kind']!r}: choose one of {', '.join(KINDS)}")
-    if group["clip"] not in CLIPS:
-        raise ConfigError(f"unknown clip {group['clip']!r}: choose one of {', '.join(CLIPS)}")
-    if group["clip"] == "cowclip" and group["kind"] != "embedding":
-        raise ConfigError(f"only groups of kind 'embedding' are clipped, not {group['kind']!r}")
-    for name in ("lr", "l2", "zeta"):
-        if not (group[name] >= 0 and math.isfinite(group[name])):
-            raise ConfigError(f"{name} must be a number of 0 or more, not {group[name]}")
-    for name in ("ratio", "eps"):
-        if not (group[name] > 0 and math.isfinite(group[name])):
-            raise ConfigError(f"{name} must be a number above 0, not {group[name]}")
-    betas = tuple(group["betas"])
-    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
-        raise ConfigError(f"betas must be two numbers in [0, 1), not {group['betas']}")
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._rates = {}

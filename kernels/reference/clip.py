@@ -53,10 +53,65 @@ def clip_rows(
             f"{list(grads.shape)}, {list(weights.shape)} and {list(counts.shape)}"
         )
     floor = ratio * math.sqrt(grads.shape[1]) * zeta
-    limits = torch.linalg.vector_norm(weights, dim=1).clamp_(min=floor)  # [rows]
+    limits = row_norms(weights).clamp_(min=floor)  # [rows]
     thresholds = limits.mul_(counts.clamp(min=1)).mul_(ratio)  # [rows]
-    norms = torch.linalg.vector_norm(grads, dim=1)  # [rows]
-    clipped = norms > thresholds  # false for a NaN norm, so NaN passes on as it is
-    # Rows within their threshold are multiplied by 1 exactly: g * t / max(n, t) would move some by an ulp.
-    scales = torch.where(clipped, thresholds / norms, 1.0)
+    return _scale_rows(grads, row_norms(grads), thresholds)
+
+
+def clip_columns(grads: Tensor, *, limit: float) -> tuple[Tensor, Tensor]:
+    """Bound the gradient of each row by one limit: ``g_i * limit / ||g_i||`` where ``||g_i|| > limit``.
+
+    Parameters
+    ----------
+    grads:
+        ``[rows, d]``.
+    limit:
+        The largest norm that a row may have.
+
+    Returns
+    -------
+    tuple[Tensor, Tensor]
+        As of :func:`clip_rows`.
+    """
+    norms = row_norms(grads)  # [rows]
+    return _scale_rows(grads, norms, torch.full_like(norms, limit))
+
+
+def clip_fields(grads: Tensor, *, fields: Tensor, limits: Tensor) -> tuple[Tensor, Tensor]:
+    """Bound the gradient of each field's table, all its rows together, by the field's limit.
+
+    Parameters
+    ----------
+    grads:
+        ``[rows, d]``.
+    fields:
+        int64 ``[rows]``: the field of each row.
+    limits:
+        ``[F]``.
+
+    Returns
+    -------
+    tuple[Tensor, Tensor]
+        As of :func:`clip_rows`; a field's rows are clipped together.
+    """
+    norms = field_norms(grads, fields=fields, num_fields=len(limits))  # [F]
+    return _scale_rows(grads, norms[fields], limits[fields])
+
+
+def field_norms(values: Tensor, *, fields: Tensor, num_fields: int) -> Tensor:
+    """Give the norm of each field's rows ``[rows, d]`` taken together, ``[F]``; summed in float64."""
+    squares = values.to(torch.float64).square().sum(1)  # [rows]
+    total = squares.new_zeros(num_fields).index_add_(0, fields, squares)  # [F]
+    return total.sqrt().to(values.dtype)
+
+
+def row_norms(values: Tensor) -> Tensor:
+    """Give the norm of each row ``[rows, d]``, ``[rows]``: by squares also where d is 1, as for any d."""
+    return values.square().sum(1).sqrt_()
+
+
+def _scale_rows(grads: Tensor, norms: Tensor, limits: Tensor) -> tuple[Tensor, Tensor]:
+    clipped = norms > limits  # false for a NaN norm, so NaN passes on as it is
+    # Rows within their limit are multiplied by 1 exactly: g * t / max(n, t) would move some by an ulp.
+    scales = torch.where(clipped, limits / norms, 1.0)
     return grads * scales.unsqueeze(1), clipped

@@ -1,0 +1,68 @@
+"""The way back through ReLU and bias, in one pass."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stampede.kernels.cpu.team import TASKS, TYPES, Kernel, array_at, float32_of, next_task
+
+_TASK_ROWS = 64
+_float32 = TYPES[torch.float32]
+
+
+def relu_bias_backward(grads: Tensor, outputs: Tensor, *, out: Tensor) -> Tensor:
+    """Give the gradients before ReLU and of the bias: ``out = grads where outputs > 0, else 0``, and its sum.
+
+    Parameters
+    ----------
+    grads, outputs, out:
+        ``[B, n]``, contiguous, all float32 or all bfloat16; ``out`` is written and may be ``grads``.
+
+    Returns
+    -------
+    Tensor
+        float32 ``[n]``: the sum over rows, added up in a fixed order.
+    """
+    rows, width = grads.shape
+    tasks = -(-rows // _TASK_ROWS)
+    partial = torch.zeros(tasks, width, dtype=torch.float32)
+    _kernel(grads.dtype)(tasks, rows, width, grads, outputs, out, partial)
+    return partial.sum(0)
+
+
+@cache
+def _kernel(dtype: torch.dtype) -> Kernel:
+    value = TYPES[dtype]  # of bfloat16, its bits
+    is_bfloat16 = dtype == torch.bfloat16
+
+    def kernel(a: Any) -> None:
+        rows, width = a[2], a[3]
+        grads = array_at(a[4], rows * width, value)
+        outputs = array_at(a[5], rows * width, value)
+        out = array_at(a[6], rows * width, value)
+        partial = array_at(a[7], a[TASKS] * width, _float32)
+        while True:
+            task = next_task(a)
+            if task >= a[TASKS]:
+                break
+            total = partial[task * width : (task + 1) * width]
+            for row in range(task * _TASK_ROWS, min(rows, (task + 1) * _TASK_ROWS)):
+                here = slice(row * width, (row + 1) * width)
+                source, output, target = grads[here], outputs[here], out[here]
+                for k in range(width):
+                    if is_bfloat16:
+                        # an output is never below 0, so it is 0 or above; -0 has a bit too
+                        bits = source[k] if (output[k] & 0x7FFF) != 0 else value(0)
+                        target[k] = bits
+                        total[k] += float32_of(np.uint32(bits) << np.uint32(16))
+                    else:
+                        gradient = value(0) if output[k] <= 0 else source[k]
+                        target[k] = gradient
+                        total[k] += gradient
+
+    return Kernel(kernel)

@@ -1,0 +1,138 @@
+"""One training step: lookup, network, loss, gradients per row, update."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from stampede.kernels import RowGradients, empty, keep_freed_memory, lookup, make_accumulator
+from stampede.training.batch import Batch
+from stampede.training.config import Precision
+from stampede.training.models import CTRModel
+from stampede.training.optim import TableOptimizer
+
+CPU_PIECE_ROWS = 4096
+"""Rows of a batch that a CPU works on at a time: their activations (400 values a layer, 6.5 MB) stay in the
+last cache, so that the speed does not fall with the batch."""
+
+
+class TrainStep:
+    """Takes a step on each batch it is called with.
+
+    A batch may be worked on in pieces, one after the other: counts and gradients are merged before the one
+    clip and update, so the step is that of the whole batch. The tables' gradients never take up
+    ``[rows, d]``: the network's gradients ``[b, F, d]`` are summed per row as they come.
+
+    Parameters
+    ----------
+    model:
+        Its network is trained on looked-up values; its tables are updated row by row.
+    optimizer:
+        Over the model's parameters.
+    batch_size:
+        Rows of a batch, at most.
+    accumulate:
+        Into how many pieces a batch is cut at least, for batches beyond memory.
+    precision:
+        Of the matrix products: ``bf16`` multiplies in bfloat16 (autocast) and keeps weights, tables, sums
+        and the update in float32; ``tf32`` lets CUDA use TensorFloat-32.
+    compiles:
+        Whether the network goes through ``torch.compile``.
+    """
+
+    def __init__(
+        self,
+        model: CTRModel,
+        optimizer: TableOptimizer,
+        *,
+        batch_size: int,
+        accumulate: int = 1,
+        precision: Precision = "float32",
+        compiles: bool = False,
+    ) -> None:
+        keep_freed_memory()
+        self._model, self._optimizer, self._precision = model, optimizer, precision
+        table = model.embedding.weight
+        self._device = table.device
+        most = CPU_PIECE_ROWS if self._device.type == "cpu" else batch_size
+        pieces = max(accumulate, -(-batch_size // most))
+        self._piece_rows = -(-batch_size // pieces)
+        self._network = torch.compile(model.network) if compiles else model.network
+        self._gradients: dict[Tensor, RowGradients] = {}
+        linear = None if model.first_order is None else model.first_order.weight
+        self._tables, self._linear_table = table.detach(), None if linear is None else linear.detach()
+        self._accumulator = make_accumulator(
+            model.embedding.sizes,
+            model.embedding.dim,
+            batch_rows=batch_size,
+            linear=linear is not None,
+            dtype=table.dtype,
+            device=self._device,
+        )
+        shape = (self._piece_rows, len(model.embedding.sizes), model.embedding.dim)
+        self._values = empty(shape, dtype=table.dtype, device=self._device)
+        self._linear_values = table.new_zeros(self._piece_rows)
+
+    def __call__(self, batch: Batch) -> Tensor:
+        """Take one step and return the batch's mean cross-entropy before it, a scalar on the device."""
+        loss: Tensor = self._optimizer.step(lambda: self._backward(batch), gradients=self._gradients)
+        return loss
+
+    def prepare(self) -> None:
+        """Do the next step's work on the host: step numbers and rates."""
+        self._optimizer.prepare_step(self._gradients)
+
+    def compute(self, batch: Batch) -> Tensor:
+        """Do a step's work on the device, after :meth:`prepare`: what a graph captures."""
+        with torch.enable_grad():
+            loss = self._backward(batch)
+        self._optimizer.apply_step(self._gradients)
+        return loss
+
+    def _backward(self, batch: Batch) -> Tensor:
+        """Compute all gradients of a batch and return its mean cross-entropy."""
+        self._optimizer.zero_grad(set_to_none=True)
+        self._accumulator.clear()
+        losses = [self._backward_piece(piece, len(batch)) for piece in batch.split(self._piece_rows)]
+        gradients, linear_gradients = self._accumulator.finish()
+        self._gradients[self._model.embedding.weight] = gradients
+        if self._model.first_order is not None and linear_gradients is not None:
+            self._gradients[self._model.first_order.weight] = linear_gradients
+        return torch.stack(losses).sum()
+
+    def _backward_piece(self, piece: Batch, batch_rows: int) -> Tensor:
+        """Add the gradients of a piece to those of its batch; return its share of the loss."""
+        rows = len(piece)
+        values, linear = self._values[:rows].detach(), self._linear_values[:rows].detach()
+        lookup(
+            self._tables,
+            self._linear_table,
+            piece.ids,
+            offsets=self._model.embedding.starts,
+            out=values,
+            out_linear=linear,
+        )
+        values.requires_grad_()
+        linear.requires_grad_()
+        with self._autocast():
+            logits = self._network(piece.dense, values, linear)  # [b]
+        labels = piece.labels.to(torch.float32 if logits.dtype == torch.bfloat16 else logits.dtype)
+        loss = functional.binary_cross_entropy_with_logits(
+            logits.to(labels.dtype), labels, reduction="sum"
+        ) / max(batch_rows, 1)
+        torch.autograd.backward(loss)
+        assert values.grad is not None
+        linear_grads = None
+        if self._model.first_order is not None:
+            linear_grads = linear.grad if linear.grad is not None else torch.zeros_like(linear)
+        self._accumulator.add(piece.ids, values.grad, linear_grads)
+        return loss.detach()
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        if self._precision != "bf16":
+            return nullcontext()
+        # each weight is cast once a pass anyway, and a cast that is kept would outlive a captured graph
+        return torch.autocast(self._device.type, torch.bfloat16, cache_enabled=False)
