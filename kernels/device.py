@@ -32,7 +32,7 @@ def cuda_kernels_missing() -> str | None:
             importlib.import_module(package)
         except ImportError as error:
             return (
-                f"the GPU kernels need {package} ({error}): pip install 'stampede-ctr[gpu]'; "
+                f"the GPU kernels need {package} ({error}): pip install 'stampede-ctr[cuda]'; "
                 "until then the tables are updated by plain torch, which is slow"
             )
     return None

@@ -72,7 +72,7 @@ class _Layers(torch.autograd.Function):
             activations.append(
                 torch.ops.mkldnn._linear_pointwise(activations[-1], weight, bias, "relu", [], "")
             )
-        # oneDNN's ReLU makes 0 of NaN; a row that has diverged, or all where a weight has, must show in the loss
+        # oneDNN's ReLU makes 0 of NaN: a row that has diverged, or all where a weight has, is to show
         sums = x.sum(1, keepdim=True) + torch.stack([parameter.sum() for parameter in parameters]).sum()
         activations[-1] += (0 * sums).to(dtype)
         ctx.save_for_backward(*activations, *weights)
@@ -83,18 +83,17 @@ class _Layers(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grads: Tensor) -> tuple[Tensor | None, ...]:
         """Go back through the layers; what a layer hands down is overwritten by the one below."""
-        from stampede.kernels.cpu.activations import relu_bias_backward
+        from stampede.kernels.cpu.activations import relu_bias_backward_
 
         layers = len(ctx.saved_tensors) // 2
         activations, weights = ctx.saved_tensors[: layers + 1], ctx.saved_tensors[layers + 1 :]
         weight_grads: list[Tensor] = []
         bias_grads: list[Tensor] = []
-        grads = grads.contiguous()
+        grads = grads.clone(memory_format=torch.contiguous_format)  # what came from above is not ours
         for layer in reversed(range(layers)):
-            masked = torch.empty_like(grads) if layer == layers - 1 else grads  # not ours at the top
-            bias_grads.append(relu_bias_backward(grads, activations[layer + 1], out=masked))
-            weight_grads.append((masked.T @ activations[layer]).float())
+            bias_grads.append(relu_bias_backward_(grads, activations[layer + 1]))
+            weight_grads.append((grads.T @ activations[layer]).float())
             if layer == 0 and not ctx.needs_input_grad[0]:
                 return None, None, *reversed(weight_grads), *reversed(bias_grads)
-            grads = torch.ops.mkldnn._linear_pointwise(masked, weights[layer].T, None, "none", [], "")
+            grads = torch.ops.mkldnn._linear_pointwise(grads, weights[layer].T, None, "none", [], "")
         return grads.to(ctx.input_dtype), None, *reversed(weight_grads), *reversed(bias_grads)

@@ -18,6 +18,7 @@ _STATE_TABLES = {"adam": 2, "cowclip": 2, "adagrad": 1, "sgd": 0, "helen": 2}
 _HELEN_TABLES, _DENSE_GRADIENT_TABLES = 4, 2
 _SLOT_BYTES = 4
 _ENTRY_BYTES = 8 + 4
+_SHARE = 0.85  # of what is left: the data, the network and torch itself take some too
 
 
 @dataclass(frozen=True)
@@ -64,10 +65,11 @@ class Footprint:
             Says both figures and what to do.
         """
         left = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
+        left = int(left * _SHARE)
         if self.total > left:
             raise ConfigError(
                 f"the tables do not fit: {self.rows:,} rows x {self.values} values take "
-                f"{_bytes(self.total)} with the optimizer's state, and {_bytes(left)} are left on {device}; "
+                f"{_bytes(self.total)} with the optimizer's state, and {_bytes(left)} are there for them on {device}; "
                 "prepare with --min-count, --max-size or --hash-buckets, or lower --embedding-dim"
             )
 

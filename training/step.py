@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from enum import StrEnum
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.profiler import record_function
 
 from stampede.kernels import RowGradients, empty, keep_freed_memory, lookup, make_accumulator
 from stampede.training.batch import Batch
@@ -17,6 +19,15 @@ from stampede.training.optim import TableOptimizer
 CPU_PIECE_ROWS = 4096
 """Rows of a batch that a CPU works on at a time: their activations (400 values a layer, 6.5 MB) stay in the
 last cache, so that the speed does not fall with the batch."""
+
+
+class Phase(StrEnum):
+    """Parts of a step, under these names in a trace of ``torch.profiler``; the update is the optimizer's."""
+
+    LOOKUP = "stampede: lookup"
+    FORWARD = "stampede: forward"
+    BACKWARD = "stampede: backward"
+    SUM_ROWS = "stampede: counts and row sums"
 
 
 class TrainStep:
@@ -59,22 +70,20 @@ class TrainStep:
         self._device = table.device
         most = CPU_PIECE_ROWS if self._device.type == "cpu" else batch_size
         pieces = max(accumulate, -(-batch_size // most))
-        self._piece_rows = -(-batch_size // pieces)
+        self.piece_rows = -(-batch_size // pieces)
         self._network = torch.compile(model.network) if compiles else model.network
         self._gradients: dict[Tensor, RowGradients] = {}
-        linear = None if model.first_order is None else model.first_order.weight
-        self._tables, self._linear_table = table.detach(), None if linear is None else linear.detach()
-        self._accumulator = make_accumulator(
+        self.accumulator = make_accumulator(
             model.embedding.sizes,
             model.embedding.dim,
             batch_rows=batch_size,
-            linear=linear is not None,
+            linear=model.first_order is not None,
             dtype=table.dtype,
             device=self._device,
         )
-        shape = (self._piece_rows, len(model.embedding.sizes), model.embedding.dim)
+        shape = (self.piece_rows, len(model.embedding.sizes), model.embedding.dim)
         self._values = empty(shape, dtype=table.dtype, device=self._device)
-        self._linear_values = table.new_zeros(self._piece_rows)
+        self._linear_values = table.new_zeros(self.piece_rows)
 
     def __call__(self, batch: Batch) -> Tensor:
         """Take one step and return the batch's mean cross-entropy before it, a scalar on the device."""
@@ -95,9 +104,11 @@ class TrainStep:
     def _backward(self, batch: Batch) -> Tensor:
         """Compute all gradients of a batch and return its mean cross-entropy."""
         self._optimizer.zero_grad(set_to_none=True)
-        self._accumulator.clear()
-        losses = [self._backward_piece(piece, len(batch)) for piece in batch.split(self._piece_rows)]
-        gradients, linear_gradients = self._accumulator.finish()
+        with record_function(Phase.SUM_ROWS):
+            self.accumulator.clear()
+        losses = [self._backward_piece(piece, len(batch)) for piece in batch.split(self.piece_rows)]
+        with record_function(Phase.SUM_ROWS):
+            gradients, linear_gradients = self.accumulator.finish()
         self._gradients[self._model.embedding.weight] = gradients
         if self._model.first_order is not None and linear_gradients is not None:
             self._gradients[self._model.first_order.weight] = linear_gradients
@@ -107,28 +118,32 @@ class TrainStep:
         """Add the gradients of a piece to those of its batch; return its share of the loss."""
         rows = len(piece)
         values, linear = self._values[:rows].detach(), self._linear_values[:rows].detach()
-        lookup(
-            self._tables,
-            self._linear_table,
-            piece.ids,
-            offsets=self._model.embedding.starts,
-            out=values,
-            out_linear=linear,
-        )
+        first_order = self._model.first_order
+        with record_function(Phase.LOOKUP):
+            lookup(
+                self._model.embedding.weight.detach(),
+                None if first_order is None else first_order.weight.detach(),
+                piece.ids,
+                offsets=self._model.embedding.starts,
+                out=values,
+                out_linear=linear,
+            )
         values.requires_grad_()
         linear.requires_grad_()
-        with self._autocast():
+        with record_function(Phase.FORWARD), self._autocast():
             logits = self._network(piece.dense, values, linear)  # [b]
         labels = piece.labels.to(torch.float32 if logits.dtype == torch.bfloat16 else logits.dtype)
         loss = functional.binary_cross_entropy_with_logits(
             logits.to(labels.dtype), labels, reduction="sum"
         ) / max(batch_rows, 1)
-        torch.autograd.backward(loss)
+        with record_function(Phase.BACKWARD):
+            torch.autograd.backward(loss)
         assert values.grad is not None
         linear_grads = None
-        if self._model.first_order is not None:
+        if first_order is not None:
             linear_grads = linear.grad if linear.grad is not None else torch.zeros_like(linear)
-        self._accumulator.add(piece.ids, values.grad, linear_grads)
+        with record_function(Phase.SUM_ROWS):
+            self.accumulator.add(piece.ids, values.grad, linear_grads)
         return loss.detach()
 
     def _autocast(self) -> AbstractContextManager[object]:

@@ -30,7 +30,11 @@ CHILD_TIMEOUT_S = 120
 ROOT = Path("/")
 
 # Distribution -> the feature that imports it. A package of an extra that is not here serves nothing yet.
-NEEDED_BY: dict[str, str] = {"cudf-polars-cu13": "prepare --engine polars-gpu"}
+NEEDED_BY: dict[str, str] = {
+    "cudf-polars-cu13": "prepare --engine polars-gpu",
+    "cupy-cuda13x": "train --device cuda",
+    "numba-cuda": "train --device cuda",
+}
 
 T = TypeVar("T")
 

@@ -15,13 +15,14 @@ _TASK_ROWS = 64
 _float32 = TYPES[torch.float32]
 
 
-def relu_bias_backward(grads: Tensor, outputs: Tensor, *, out: Tensor) -> Tensor:
-    """Give the gradients before ReLU and of the bias: ``out = grads where outputs > 0, else 0``, and its sum.
+def relu_bias_backward_(grads: Tensor, outputs: Tensor) -> Tensor:
+    """Give the gradients before ReLU, in place, and of the bias: 0 where ``outputs`` is 0, and the sum of rows.
 
     Parameters
     ----------
-    grads, outputs, out:
-        ``[B, n]``, contiguous, all float32 or all bfloat16; ``out`` is written and may be ``grads``.
+    grads, outputs:
+        ``[B, n]``, contiguous, both float32 or both bfloat16; ``grads`` is written. It is one array that is read
+        and written because two that may overlap are not vectorised.
 
     Returns
     -------
@@ -31,7 +32,7 @@ def relu_bias_backward(grads: Tensor, outputs: Tensor, *, out: Tensor) -> Tensor
     rows, width = grads.shape
     tasks = -(-rows // _TASK_ROWS)
     partial = torch.zeros(tasks, width, dtype=torch.float32)
-    _kernel(grads.dtype)(tasks, rows, width, grads, outputs, out, partial)
+    _kernel(grads.dtype)(tasks, rows, width, grads, outputs, partial)
     return partial.sum(0)
 
 
@@ -44,25 +45,24 @@ def _kernel(dtype: torch.dtype) -> Kernel:
         rows, width = a[2], a[3]
         grads = array_at(a[4], rows * width, value)
         outputs = array_at(a[5], rows * width, value)
-        out = array_at(a[6], rows * width, value)
-        partial = array_at(a[7], a[TASKS] * width, _float32)
+        partial = array_at(a[6], a[TASKS] * width, _float32)
         while True:
             task = next_task(a)
             if task >= a[TASKS]:
                 break
             total = partial[task * width : (task + 1) * width]
             for row in range(task * _TASK_ROWS, min(rows, (task + 1) * _TASK_ROWS)):
-                here = slice(row * width, (row + 1) * width)
-                source, output, target = grads[here], outputs[here], out[here]
+                gradient = grads[row * width : (row + 1) * width]
+                output = outputs[row * width : (row + 1) * width]
                 for k in range(width):
                     if is_bfloat16:
-                        # an output is never below 0, so it is 0 or above; -0 has a bit too
-                        bits = source[k] if (output[k] & 0x7FFF) != 0 else value(0)
-                        target[k] = bits
+                        # an output is never below 0, so it is 0, of either sign, or above
+                        bits = gradient[k] if (output[k] & 0x7FFF) != 0 else value(0)
+                        gradient[k] = bits
                         total[k] += float32_of(np.uint32(bits) << np.uint32(16))
                     else:
-                        gradient = value(0) if output[k] <= 0 else source[k]
-                        target[k] = gradient
-                        total[k] += gradient
+                        kept = value(0) if output[k] <= 0 else gradient[k]
+                        gradient[k] = kept
+                        total[k] += kept
 
     return Kernel(kernel)

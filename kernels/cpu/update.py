@@ -14,7 +14,8 @@ from torch import Tensor
 from stampede.kernels.cpu.team import TASKS, TYPES, Kernel, array_at, float_of, next_task, prefetch
 
 _TASK_VALUES = 65_536  # values a task: three arrays of 256 KB of float32
-_BLOCK_VALUES = 2_048  # values whose gradients lie in the first cache
+_BLOCK_VALUES = 512  # with their w, m, v and gradients 8 KB of float32: more, and the first cache thrashes
+_SCAN_ROWS = 16  # slots that are looked at together
 _AHEAD = 8  # entries between the request of a row and its use
 _int32, _int64 = TYPES[torch.int32], TYPES[torch.int64]
 _NEVER_CLIPPED = 0.99  # of the ratio: a margin for the rounding of two norms
@@ -113,7 +114,7 @@ def update_entries(
     """Update the rows of the batch alone; see ``update_entries`` of :mod:`stampede.kernels.update`."""
     num_rows, dim = weights.shape
     entries = rows.shape[0]
-    task_entries = max(1, _BLOCK_VALUES // dim)
+    task_entries = max(1, _TASK_VALUES // dim // 32)
     tasks = -(-entries // task_entries)
     clipped = torch.zeros(max(tasks, 1), dtype=torch.int64)
     ratio, zeta = map(float, clip or (1.0, 0.0))  # kernels take integers for integers
@@ -198,10 +199,21 @@ def _table_kernel(dtype: torch.dtype) -> Kernel:
             for first in range(task * task_rows, task_end, block_rows):
                 last = min(task_end, first + block_rows)
                 block = weights[first * dim : last * dim]
-                found = 0  # rows that the batch has, without a branch that could not be foretold
-                for row in range(first, last):
-                    present[found] = row
-                    found += 1 if not has_slots or slots[row] >= 0 else 0
+                found = 0  # rows that the batch has
+                row = first
+                while row < last:
+                    if has_slots and last - row >= _SCAN_ROWS:
+                        scanned = slots[row : row + _SCAN_ROWS]
+                        highest = _int32(-1)
+                        for k in range(_SCAN_ROWS):  # a constant, so that it is a handful of instructions
+                            highest = max(highest, scanned[k])
+                        if highest < 0:
+                            row += _SCAN_ROWS
+                            continue
+                    for _ in range(min(_SCAN_ROWS, last - row)):  # no branch, which could not be foretold
+                        present[found] = row
+                        found += 1 if not has_slots or slots[row] >= 0 else 0
+                        row += 1
                 if has_slots:
                     # Their sums and counts lie in the order of the batch: random accesses, asked for at once.
                     for n in range(found):

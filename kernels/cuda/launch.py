@@ -122,5 +122,5 @@ def import_gpu_package(name: str) -> Any:
     except ImportError as error:
         package = name.partition(".")[0]
         raise DeviceError(
-            f"the GPU path needs {package}, which is not there ({error}): pip install 'stampede-ctr[gpu]'"
+            f"the GPU path needs {package}, which is not there ({error}): pip install 'stampede-ctr[cuda]'"
         ) from error

@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+_BLOCK_ROWS = 65_536
+
 
 def clip_rows(
     grads: Tensor, weights: Tensor, *, counts: Tensor, ratio: float = 1.0, zeta: float = 1e-5
@@ -100,7 +102,8 @@ def clip_fields(grads: Tensor, *, fields: Tensor, limits: Tensor) -> tuple[Tenso
 
 def field_norms(values: Tensor, *, fields: Tensor, num_fields: int) -> Tensor:
     """Give the norm of each field's rows ``[rows, d]`` taken together, ``[F]``; summed in float64."""
-    squares = values.to(torch.float64).square().sum(1)  # [rows]
+    blocks = torch.split(values, _BLOCK_ROWS)  # so that no float64 copies of the whole table are made
+    squares = torch.cat([block.to(torch.float64).square().sum(1) for block in blocks])  # [rows]
     total = squares.new_zeros(num_fields).index_add_(0, fields, squares)  # [F]
     return total.sqrt().to(values.dtype)
 

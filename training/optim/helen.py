@@ -111,11 +111,13 @@ class Helen(TableOptimizer):
         found = self._find_counts(counts or {}, gradients)
         before = {parameter: parameter.clone() for parameter in first}
         self._move(first, {p: self._counts_of(p, found, gradients) for p in self._tables(first)})
-        with torch.enable_grad():
-            closure()
-        second = self._whole_gradients(gradients)
-        for parameter, weights in before.items():
-            parameter.copy_(weights)
+        try:
+            with torch.enable_grad():
+                closure()
+            second = self._whole_gradients(gradients)
+        finally:  # also where the second pass is interrupted
+            for parameter, weights in before.items():
+                parameter.copy_(weights)
         for group in self.param_groups:
             moved = group["kind"] == Kind.EMBEDDING or self._perturbs_all
             for parameter in group["params"]:
@@ -161,7 +163,8 @@ class Helen(TableOptimizer):
                 parts = (torch.split(tensor, sizes) for tensor in (table, grads[table], counts[table]))
                 for weights, gradient, count in zip(*parts, strict=True):
                     norm = torch.linalg.vector_norm(gradient)
-                    share = (count / count.max().clamp(min=1)).clamp(min=group["bound"]).to(gradient.dtype)
+                    most = count.max().clamp(min=1)
+                    share = (count.to(gradient.dtype) / most).clamp(min=group["bound"])
                     weights.add_(gradient * share.unsqueeze(1) * (group["rho"] / (norm + 1e-12)))
         if not self._perturbs_all:
             return

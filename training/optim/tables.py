@@ -12,6 +12,7 @@ from typing import Any, TypeVar, overload
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.profiler import record_function
 
 from stampede import ConfigError
 from stampede.kernels import RowGradients, RowIndex, add_l2, clip_columns, clip_fields, clip_rows, field_norms
@@ -246,7 +247,8 @@ class TableOptimizer(Optimizer):
             for parameter in group["params"]:
                 gradient = gradients.get(parameter, parameter.grad)
                 if gradient is not None:
-                    self._update(parameter, group, gradient, counts.get(parameter))
+                    with record_function(f"stampede: update {group['kind']}"):
+                        self._update(parameter, group, gradient, counts.get(parameter))
 
     def clipped_share(self) -> float | None:
         """Give the share of rows that the last step clipped, of all rows of the tables it clips.
