@@ -130,6 +130,15 @@ class CpuRowAccumulator:
         """Take in a piece."""
         from stampede.kernels.cpu.accumulate import accumulate
 
+        fields, dim = len(self._used), self._sums.shape[1]
+        shapes = (tuple(ids.shape[1:]), tuple(grads.shape))
+        if shapes != ((fields,), (len(ids), fields, dim)) or grads.dtype != self._sums.dtype:
+            raise ValueError(
+                f"ids [b, {fields}] and grads [b, {fields}, {dim}] of {self._sums.dtype} are wanted, "
+                f"not {list(ids.shape)} and {list(grads.shape)} of {grads.dtype}"
+            )
+        if self._linear_sums is not None and (linear_grads is None or linear_grads.shape != ids.shape[:1]):
+            raise ValueError("the gradients [b] of the first-order sums are wanted")
         self._rows_added += len(ids)
         if self._rows_added > self._batch_rows:
             raise ValueError(f"a batch of {self._rows_added} rows, where {self._batch_rows} were announced")

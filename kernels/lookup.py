@@ -42,6 +42,8 @@ def lookup(
         A field does not have an id (on a CPU; on CUDA such ids must not come here).
     """
     batch, fields = ids.shape
+    if fields != len(offsets) - 1 or (linear is not None and linear.shape != (len(table), 1)):
+        raise ValueError(f"ids [B, {len(offsets) - 1}] and first-order weights [{len(table)}, 1] are wanted")
     if out is None:
         out = table.new_empty(batch, fields, table.shape[1])
     if out_linear is None and linear is not None:
@@ -56,6 +58,8 @@ def lookup(
         cuda.gather(table, linear, ids.contiguous(), offsets=offsets, out=out, out_linear=out_linear)
     else:
         rows = ids + offsets[:-1]  # [B, F]
+        if not table.is_cuda and bool(((rows < offsets[:-1]) | (rows >= offsets[1:])).any()):
+            raise IndexError("an id is outside its field's range")
         out.copy_(table[rows])
         if linear is not None and out_linear is not None:
             out_linear.copy_(linear[rows].sum((1, 2)))

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from stampede.kernels.device import on_cpu, on_cuda
 from stampede.kernels.reference.update import add_l2, apply_adam_, apply_cowclip_adam_
@@ -69,6 +70,7 @@ def update_table(
     if on_cpu(weights, exp_avg, exp_avg_sq, sums) and isinstance(rate, float):
         from stampede.kernels.cpu import update
 
+        increment_version((weights, exp_avg, exp_avg_sq))  # autograd sees no write by a kernel
         if isinstance(gradients, RowGradients):
             index = gradients.index
             return update.update_table(
@@ -79,6 +81,7 @@ def update_table(
     if on_cuda(weights, exp_avg, exp_avg_sq, sums):
         from stampede.kernels import cuda
 
+        increment_version((weights, exp_avg, exp_avg_sq))  # autograd sees no write by a kernel
         return cuda.update_table(weights, gradients, counts=counts, **state, **options)
     if isinstance(gradients, RowGradients):
         counts = gradients.index.dense_counts()
@@ -108,10 +111,12 @@ def update_entries(
     if on_cpu(weights, exp_avg, exp_avg_sq, sums) and isinstance(rate, float):
         from stampede.kernels.cpu import update
 
+        increment_version((weights, exp_avg, exp_avg_sq))  # autograd sees no write by a kernel
         return update.update_entries(weights, sums, rows=index.rows, counts=index.counts, **state, **options)
     if on_cuda(weights, exp_avg, exp_avg_sq, sums):
         from stampede.kernels import cuda
 
+        increment_version((weights, exp_avg, exp_avg_sq))  # autograd sees no write by a kernel
         return cuda.update_entries(weights, gradients, **state, **options)
     used = index.counts > 0
     rows = index.rows[used]
@@ -146,10 +151,12 @@ def update_values(
     if on_cpu(weights, exp_avg, exp_avg_sq) and isinstance(rate, float) and grads.dtype == weights.dtype:
         from stampede.kernels.cpu import update
 
+        increment_version((weights, exp_avg, exp_avg_sq))  # autograd sees no write by a kernel
         update.update_values(weights, grads.contiguous(), l2=l2, **state, **options)
     elif on_cuda(weights, exp_avg, exp_avg_sq) and grads.dtype == torch.float32:
         from stampede.kernels import cuda
 
+        increment_version((weights, exp_avg, exp_avg_sq))  # autograd sees no write by a kernel
         cuda.update_values(weights, grads.contiguous(), l2=l2, **state, **options)
     else:
         apply_adam_(weights, add_l2(grads, weights, l2=l2), **state, **options)

@@ -69,8 +69,9 @@ class Footprint:
         if self.total > left:
             raise ConfigError(
                 f"the tables do not fit: {self.rows:,} rows x {self.values} values take "
-                f"{_bytes(self.total)} with the optimizer's state, and {_bytes(left)} are there for them on {device}; "
-                "prepare with --min-count, --max-size or --hash-buckets, or lower --embedding-dim"
+                f"{_bytes(self.total)} with the optimizer's state, and {_bytes(left)} are there for them "
+                f"on {device}; prepare with --min-count, --max-size or --hash-buckets, "
+                "or lower --embedding-dim"
             )
 
 

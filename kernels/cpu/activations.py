@@ -16,13 +16,13 @@ _float32 = TYPES[torch.float32]
 
 
 def relu_bias_backward_(grads: Tensor, outputs: Tensor) -> Tensor:
-    """Give the gradients before ReLU, in place, and of the bias: 0 where ``outputs`` is 0, and the sum of rows.
+    """Give the gradients before ReLU, in place: 0 where ``outputs`` is 0; and that of the bias, their sum.
 
     Parameters
     ----------
     grads, outputs:
-        ``[B, n]``, contiguous, both float32 or both bfloat16; ``grads`` is written. It is one array that is read
-        and written because two that may overlap are not vectorised.
+        ``[B, n]``, contiguous, both float32 or both bfloat16; ``grads`` is written. It is one array that is
+        read and written because two that may overlap are not vectorised.
 
     Returns
     -------

@@ -51,7 +51,7 @@ def test_a_kernel_runs_on_torchs_stream_with_its_grid(monkeypatch: pytest.Monkey
 
 
 def test_a_missing_package_is_named_with_the_mend() -> None:
-    with pytest.raises(DeviceError, match=r"needs no_such_package.*pip install 'stampede-ctr\[gpu\]'"):
+    with pytest.raises(DeviceError, match=r"needs no_such_package.*pip install 'stampede-ctr\[cuda\]'"):
         import_gpu_package("no_such_package.part")
 
 
