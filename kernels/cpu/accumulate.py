@@ -77,7 +77,7 @@ def clear_slots(starts: Tensor, used: Tensor, rows: Tensor, counts: Tensor, slot
 
 @cache
 def _accumulate_kernel(value_dtype: torch.dtype, id_dtype: torch.dtype) -> Kernel:
-    value, integer = TYPES[value_dtype], TYPES[id_dtype]
+    value, integer, size = TYPES[value_dtype], TYPES[id_dtype], value_dtype.itemsize
 
     def kernel(a: Any) -> None:
         batch, fields, dim, has_linear = a[2], a[3], a[4], a[5]
@@ -102,6 +102,8 @@ def _accumulate_kernel(value_dtype: torch.dtype, id_dtype: torch.dtype) -> Kerne
             for b in range(batch):
                 if b + _AHEAD < batch:
                     prefetch(a[18] + 4 * (ids[(b + _AHEAD) * fields + f] + offsets[f]))
+                    prefetch(a[11] + size * ((b + _AHEAD) * stride_b + f * stride_f))
+                    prefetch(a[11] + size * ((b + _AHEAD) * stride_b + f * stride_f + dim - 1))
                 row = ids[b * fields + f] + offsets[f]  # of an enormous id it may be any row
                 if ids[b * fields + f] < 0 or ids[b * fields + f] >= offsets[f + 1] - offsets[f]:
                     bad[0] = b * fields + f
