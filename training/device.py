@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
 
-from stampede import DeviceError
+from stampede import ConfigError, DeviceError
+from stampede.training.config import Precision
 
 
 def resolve_device(name: Literal["auto", "cpu", "cuda"]) -> torch.device:
@@ -25,6 +27,29 @@ def resolve_device(name: Literal["auto", "cpu", "cuda"]) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(name)
+
+
+def set_precision(precision: Precision, device: torch.device, say: Callable[[str], None]) -> None:
+    """Set up what the precision of matrix products asks of the process.
+
+    Parameters
+    ----------
+    say:
+        Receives a line where the processor does not multiply in that precision.
+
+    Raises
+    ------
+    ConfigError
+        The device has no such products.
+    """
+    if precision == "tf32":
+        if device.type != "cuda":
+            raise ConfigError("--precision tf32 is of GPUs: take float32 or bf16")
+        torch.set_float32_matmul_precision("high")
+    # torch has no public name for it; on other processors than x86-64 nothing is said
+    has_bf16 = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    if precision == "bf16" and device.type == "cpu" and not has_bf16():
+        say("--precision bf16: this processor has no bfloat16 products, so it will be slower than float32")
 
 
 def set_threads(threads: int | None) -> None:

@@ -6,13 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from stampede import ConfigError
 from stampede.kernels import cuda_kernels_missing
 from stampede.pipeline import Dataset
 from stampede.training.config import TrainConfig
-from stampede.training.device import resolve_device, set_threads
+from stampede.training.device import resolve_device, set_precision, set_threads
 from stampede.training.footprint import footprint
 from stampede.training.models import MODELS
 from stampede.training.trainer import Observer, Trainer, TrainResult
@@ -62,10 +60,7 @@ def run_train(
             f"the dataset was prepared with --dense {mode}, the recipe {chosen} is meant for "
             f"{loaded.prepare.dense}: prepare with --recipe {chosen}, or choose another one to train with"
         )
-    if config.precision == "tf32":
-        if device.type != "cuda":
-            raise ConfigError("--precision tf32 is of GPUs: take float32 or bf16")
-        torch.set_float32_matmul_precision("high")
+    set_precision(config.precision, device, say)
     if device.type == "cuda" and (missing := cuda_kernels_missing()) is not None:
         say(missing)
     if config.update == "touched":
