@@ -33,6 +33,7 @@ ROOT = Path("/")
 NEEDED_BY: dict[str, str] = {
     "cudf-polars-cu13": "prepare --engine polars-gpu",
     "cupy-cuda13x": "train --device cuda",
+    "dask-cuda": "prepare --engine polars-gpu, on several GPUs",
     "numba-cuda": "train --device cuda",
 }
 

@@ -322,6 +322,8 @@ def test_every_optional_package_that_the_code_imports_is_said_to_be_needed() -> 
                     imported |= {alias.name.split(".")[0] for alias in node.names}
                 elif isinstance(node, ast.ImportFrom) and node.module:
                     imported.add(node.module.split(".")[0])
+                elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    imported.add(node.value)  # for importlib
 
     assert {package.name for package in doctor._packages()} == set(distributions.values())
     assert {distributions[name] for name in imported & set(distributions)} == set(doctor.NEEDED_BY)

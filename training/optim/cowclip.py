@@ -17,8 +17,8 @@ from stampede.kernels import (
     update_table,
     update_values,
 )
+from stampede.training.optim.clips import Clip
 from stampede.training.optim.tables import (
-    Clip,
     Gradient,
     Kind,
     TableOptimizer,

@@ -15,8 +15,9 @@ from torch.optim import Optimizer
 from torch.profiler import record_function
 
 from stampede import ConfigError
-from stampede.kernels import RowGradients, RowIndex, add_l2, clip_columns, clip_fields, clip_rows, field_norms
+from stampede.kernels import RowGradients, RowIndex, add_l2
 from stampede.training.embedding import batch_counts
+from stampede.training.optim.clips import CLIP_NORM_CLIPS, Clip, clip_table
 
 
 class Kind(StrEnum):
@@ -27,31 +28,12 @@ class Kind(StrEnum):
     DENSE = "dense"
 
 
-class Clip(StrEnum):
-    """How the gradient of an embedding table, its L2 term included, is bounded.
-
-    ``cowclip`` and ``adaptive-field`` bound by the weights' own norm (``ratio``, ``zeta``), the others by the
-    constant ``clip_norm``.
-    """
-
-    NONE = "none"
-    GLOBAL = "global"  # all fields of a table together
-    FIELD = "field"  # each field's table
-    COLUMN = "column"  # each row
-    ADAPTIVE_FIELD = (
-        "adaptive-field"  # each field's table, by ratio * max(||w_f||, ratio * sqrt(values) * zeta)
-    )
-    COWCLIP = "cowclip"  # each row, by its own norm and its count
-
-
 class Update(StrEnum):
     """Which rows of a table a step updates."""
 
     DENSE = "dense"  # every row: the paper's
     TOUCHED = "touched"  # those of the batch alone, L2 included: another algorithm, what "sparse Adam" does
 
-
-CLIP_NORM_CLIPS = (Clip.GLOBAL, Clip.FIELD, Clip.COLUMN)
 
 Gradient = RowGradients | Tensor
 
@@ -277,7 +259,12 @@ class TableOptimizer(Optimizer):
         """Update one parameter by plain torch; a subclass may have a faster way."""
         part = self.rows_to_update(parameter, group, gradient, counts)
         if group["clip"] != Clip.NONE:
-            part.grads = self._clip(parameter, group, part, gradient, counts)
+            if isinstance(gradient, RowGradients):
+                counts = gradient.index.dense_counts()
+            part.grads, clipped = clip_table(
+                part.grads, part.weights, table=parameter, rows=part.rows, counts=counts, group=group
+            )
+            self.clipped[parameter] = (clipped.sum(), parameter.shape[0])
         state = self.state[parameter]
         if part.rows is None:
             self._apply_rule(parameter, part.grads, group, state)
@@ -306,44 +293,6 @@ class TableOptimizer(Optimizer):
             grads = gradient.coalesce().to_dense() if gradient.is_sparse else gradient
         weights = parameter if rows is None else parameter[rows]
         return Rows(rows, weights, add_l2(grads, weights, l2=group["l2"]))
-
-    def _clip(
-        self,
-        parameter: Tensor,
-        group: dict[str, Any],
-        part: Rows,
-        gradient: Gradient,
-        counts: Tensor | None,
-    ) -> Tensor:
-        """Clip the gradient of one table."""
-        clip, norm = group["clip"], group["clip_norm"]
-        if clip == Clip.COWCLIP:
-            if isinstance(gradient, RowGradients):
-                counts = gradient.index.dense_counts()
-            assert counts is not None
-            counts = counts if part.rows is None else counts[part.rows]
-            grads, clipped = clip_rows(
-                part.grads, part.weights, counts=counts, ratio=group["ratio"], zeta=group["zeta"]
-            )
-        elif clip == Clip.COLUMN:
-            grads, clipped = clip_columns(part.grads, limit=norm)
-        else:
-            sizes = group["sizes"] or [parameter.shape[0]]
-            sizes = [sum(sizes)] if clip == Clip.GLOBAL else sizes
-            table_sizes = torch.tensor(sizes, device=parameter.device)
-            fields = torch.arange(len(sizes), device=parameter.device).repeat_interleave(table_sizes)
-            fields = fields if part.rows is None else fields[part.rows]
-            if clip == Clip.ADAPTIVE_FIELD:
-                whole = torch.arange(len(sizes), device=parameter.device).repeat_interleave(table_sizes)
-                norms = field_norms(parameter.detach(), fields=whole, num_fields=len(sizes))  # [F]
-                values = table_sizes.to(norms.dtype) * parameter.shape[1]
-                ratio = group["ratio"]
-                limits = ratio * torch.maximum(norms, ratio * values.sqrt() * group["zeta"])
-            else:
-                limits = torch.full((len(sizes),), norm, dtype=part.grads.dtype, device=parameter.device)
-            grads, clipped = clip_fields(part.grads, fields=fields, limits=limits)
-        self.clipped[parameter] = (clipped.sum(), parameter.shape[0])
-        return grads
 
     def _wants_counts(self, group: Mapping[str, Any]) -> bool:
         """Whether the rule cannot do without the counts of this group's tables."""
