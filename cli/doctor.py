@@ -79,6 +79,10 @@ def _choice(choice: Choice, default: str) -> tuple[str, str, str]:
     return choice.name, "usable" if choice.usable else "no", "; ".join(filter(None, notes))
 
 
+_CONSTRAINTS = {"cuda": "constraints.txt", "gpu": "constraints-gpu.txt"}
+"""Extra -> the file that pins it."""
+
+
 def _print_packages(report: Report) -> None:
     serves = any(package.needed_by for package in report.packages)
     typer.echo("optional packages" if serves else "optional packages (no command of this version needs them)")
@@ -87,7 +91,8 @@ def _print_packages(report: Report) -> None:
             (
                 f"  {package.name}",
                 f"[{package.extra}]",
-                package.version or f"not installed: pip install -c constraints-gpu.txt '.[{package.extra}]'",
+                package.version
+                or f"not installed: pip install -c {_CONSTRAINTS[package.extra]} '.[{package.extra}]'",
                 f"for {package.needed_by}" if package.needed_by else "",
             )
             for package in report.packages

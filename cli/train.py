@@ -110,7 +110,10 @@ def train(
     device: Annotated[
         Literal["auto", "cpu", "cuda"] | None, typer.Option(help="Where it runs. [auto]")
     ] = None,
-    threads: Annotated[int | None, typer.Option(help="CPU threads. [as many as torch takes]")] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(help="CPU threads; on a busy machine 1 may be faster. [as many as torch takes]"),
+    ] = None,
     precision: Annotated[
         Literal["float32", "tf32", "bf16"] | None,
         typer.Option(
@@ -120,7 +123,8 @@ def train(
     accumulate: Annotated[
         int | None,
         typer.Option(
-            help="Work on a batch in that many pieces, for batches beyond memory; the step is the same. [1]"
+            help="Work on a batch in that many pieces at least, for batches beyond memory; "
+            "the step is the whole batch's. [1]"
         ),
     ] = None,
     compiles: Annotated[
@@ -148,7 +152,7 @@ def train(
 ) -> None:
     """Train a model on a dataset.
 
-    Example: stampede train data/criteo --model deepfm --batch-size 8192 --out runs/deepfm
+    Example: stampede train data/criteo --recipe small --model deepfm --batch-size 8192 --out runs/deepfm
     """
     from stampede.cli.progress import Display
     from stampede.pipeline.memory import parse_bytes
@@ -199,7 +203,9 @@ def train(
                 compiles=compiles,
                 cuda_graph=cuda_graph,
                 loader=loader,
-                loader_memory=None if loader_memory is None else parse_bytes(loader_memory),
+                loader_memory=None
+                if loader_memory is None
+                else parse_bytes(loader_memory, flag="--loader-memory"),
             ),
             force=force,
             say=say,

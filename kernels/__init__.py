@@ -37,7 +37,7 @@ from stampede.kernels.reference import (
     gather_rows,
     sum_rows,
 )
-from stampede.kernels.reference.clip import clip_columns, clip_fields, field_norms
+from stampede.kernels.reference.clip import clip_all, clip_columns, clip_fields, field_norms
 from stampede.kernels.reference.update import apply_adam_, corrected_rate
 from stampede.kernels.rows import RowGradients, RowIndex
 from stampede.kernels.update import update_entries, update_table, update_values
@@ -49,6 +49,7 @@ __all__ = [
     "adam_",
     "add_l2",
     "apply_adam_",
+    "clip_all",
     "clip_columns",
     "clip_fields",
     "clip_rows",

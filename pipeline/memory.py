@@ -26,8 +26,8 @@ BYTES_PER_COUNTED_VALUE = 160
 BYTES_PER_ENCODED_VALUE = 140
 
 
-def parse_bytes(text: str) -> int:
-    """Return the number of bytes of a size such as 1GB, 500MB or 1.5GiB.
+def parse_bytes(text: str, *, flag: str = "--memory-limit") -> int:
+    """Return the number of bytes of a size such as 1GB, 500MB or 1.5GiB, given by a flag.
 
     Raises
     ------
@@ -37,7 +37,7 @@ def parse_bytes(text: str) -> int:
     try:
         size = int(TypeAdapter(ByteSize).validate_python(text))
     except ValidationError as error:
-        raise ConfigError(f"--memory-limit {text}: it must be a size such as 4GB or 1500MB") from error
+        raise ConfigError(f"{flag} {text}: it must be a size such as 4GB or 1500MB") from error
     return size
 
 

@@ -99,7 +99,7 @@ attention_layers, attention_heads, attention_dim:
     attention_dim: int = Field(default=32, ge=1)
     seed: int = Field(default=0, ge=0, lt=1 << 63)
     device: Device = "auto"
-    threads: int | None = Field(default=None, ge=1)
+    threads: int | None = Field(default=None, ge=1, le=1024)
     precision: Precision = "float32"
     accumulate: int = Field(default=1, ge=1)
     compiles: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Literal
 
@@ -9,6 +10,9 @@ import torch
 
 from stampede import ConfigError, DeviceError
 from stampede.training.config import Precision
+
+SECONDS_TO_WAIT = 2.0
+"""Before the user is told what takes so long."""
 
 
 def resolve_device(name: Literal["auto", "cpu", "cuda"]) -> torch.device:
@@ -50,6 +54,20 @@ def set_precision(precision: Precision, device: torch.device, say: Callable[[str
     has_bf16 = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
     if precision == "bf16" and device.type == "cpu" and not has_bf16():
         say("--precision bf16: this processor has no bfloat16 products, so it will be slower than float32")
+
+
+def compile_kernels(say: Callable[[str], None]) -> None:
+    """Have the CPU kernels compiled, or read from where they are kept; tell the user if it takes a while."""
+    from stampede.kernels.cpu.warm_up import warm_up
+
+    note = threading.Timer(
+        SECONDS_TO_WAIT, say, ["compiling kernels: some seconds, once; they are kept on disk"]
+    )
+    note.start()
+    try:
+        warm_up()
+    finally:
+        note.cancel()
 
 
 def set_threads(threads: int | None) -> None:

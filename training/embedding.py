@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from stampede import ConfigError, InputError
 from stampede.kernels import empty, lookup, make_accumulator
 
-_RECORD = "count_record"
+_RECORD, _SIZES = "count_record", "field_sizes"
 
 
 class FusedEmbedding(nn.Module):
@@ -132,6 +132,8 @@ def look_up(
         A field does not have an id (on a CPU).
     """
     embedding._check_shape(ids)
+    # on the parameter, for the clips by field; set anew here since a copy of a parameter has no attributes
+    setattr(embedding.weight, _SIZES, embedding.sizes)
     linear = None if first_order is None else first_order.weight
     result: tuple[Tensor, Tensor] = _Lookup.apply(  # type: ignore[no-untyped-call]
         embedding.weight, linear, ids, embedding.starts, embedding.sizes, embedding.track_counts
@@ -188,6 +190,12 @@ def batch_counts(weight: Tensor) -> Tensor | None:
     """
     record: _CountRecord | None = getattr(weight, _RECORD, None)
     return None if record is None else record.settled
+
+
+def field_sizes(weight: Tensor) -> tuple[int, ...]:
+    """Give the rows of each field of a table: the sizes of its FusedEmbedding; else it is one field."""
+    sizes: tuple[int, ...] = getattr(weight, _SIZES, (weight.shape[0],))
+    return sizes
 
 
 class _CountRecord:

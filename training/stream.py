@@ -160,7 +160,7 @@ class StreamLoader:
         if least > memory:
             raise ConfigError(
                 f"a stream of split {self._reader.split} takes {least:,} bytes at a batch size of "
-                f"{self.batch_size:,}, and may have {memory:,}: give it more memory, or take smaller batches"
+                f"{self.batch_size:,}, and may have {memory:,}: give it more memory (--loader-memory)"
             )
         groups = 1 + (memory - least) // max(1, self._memory_of(self._group_rows) - self._memory_of(0))
         return min(groups, len(self._reader.groups)) * self._group_rows

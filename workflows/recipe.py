@@ -144,6 +144,31 @@ def describe_exceptions(exceptions: dict[str, tuple[float, float]], *, batch_siz
     return f"at batch size {batch_size:,} the recipe makes an exception: it sets {changes}"
 
 
+_OPTIONS_OF: dict[str, tuple[str, ...]] = {
+    "cross_layers": ("dcn", "dcn-v2", "dcn-v2-mix"),
+    "l2_cross": ("dcn", "dcn-v2", "dcn-v2-mix"),
+    "low_rank": ("dcn-v2-mix",),
+    "experts": ("dcn-v2-mix",),
+    "bottom_hidden": ("dlrm",),
+    "cin_layers": ("xdeepfm",),
+    "attention_layers": ("autoint",),
+    "attention_heads": ("autoint",),
+    "attention_dim": ("autoint",),
+}
+"""Option -> the models that it is of."""
+
+
+def _check_options(given: dict[str, Any], *, model: str) -> None:
+    """Raise for an option that would do nothing."""
+    for name, models in _OPTIONS_OF.items():
+        if name in given and model not in models:
+            flag = "--" + name.replace("_", "-")
+            raise ConfigError(f"{flag} is of the model {' and '.join(models)}, not of {model}")
+    for name in ("rho", "bound"):
+        if name in given and given.get("optimizer") != "helen":
+            raise ConfigError(f"--{name} is of --optimizer helen")
+
+
 def configure(
     recipe: TrainRecipe, given: dict[str, Any]
 ) -> tuple[TrainConfig, dict[str, tuple[float, float]]]:
@@ -164,6 +189,7 @@ def configure(
     ConfigError
         Values without meaning, or that contradict each other.
     """
+    _check_options(given, model=given.get("model", recipe.model))
     rule = Rule(given["rule"]) if "rule" in given else None
     scaled = scale_recipe(recipe, batch_size=given.get("batch_size"), rule=rule)
     values = recipe.model_dump(exclude={"exceptions"})

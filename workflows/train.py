@@ -10,7 +10,7 @@ from stampede import ConfigError
 from stampede.kernels import cuda_kernels_missing
 from stampede.pipeline import Dataset
 from stampede.training.config import TrainConfig
-from stampede.training.device import resolve_device, set_precision, set_threads
+from stampede.training.device import compile_kernels, resolve_device, set_precision, set_threads
 from stampede.training.footprint import footprint
 from stampede.training.models import MODELS
 from stampede.training.trainer import Observer, Trainer, TrainResult
@@ -66,7 +66,7 @@ def run_train(
     if config.update == "touched":
         say(
             "--update touched: only the rows of a batch are updated, which is another algorithm than the "
-            "paper's CowClip and tends to a lower AUC; it is for tables too large to go through at every step"
+            "paper's CowClip: the others do not decay; it is for tables too large to go through at every step"
         )
     set_threads(config.threads)
     needed = footprint(
@@ -74,6 +74,13 @@ def run_train(
     )
     needed.check(device)
     say(needed.describe())
+    if config.batch_size > dataset.rows["train"]:
+        say(
+            f"a batch of {config.batch_size:,} holds all {dataset.rows['train']:,} training rows: each epoch "
+            "is one step, with rates and L2 for the batch size that was asked for"
+        )
+    if device.type == "cpu":
+        compile_kernels(say)
     # the trainer first: what can fail on the way must not cost an old run that --force replaces
     trainer = Trainer(config, dataset, device=device, run=out, observer=observer)
     say(trainer.train.describe())

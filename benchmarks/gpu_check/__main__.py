@@ -33,6 +33,12 @@ def main(words: list[str] | None = None) -> int:
     _write(run.result, document)  # a place that cannot be written to is an error now, not in eight minutes
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as name:
         for section in run.sections:
+            if _has_no_device(document):
+                reason = "there is no such device, as environment says; --device cpu runs what a CPU can"
+                document["sections"][section] = {
+                    "state": "left out", "seconds": 0.0, "error": None, "reason": reason, "parts": {},
+                }  # fmt: skip
+                continue
             left = run.seconds - (time.monotonic() - started)
             print(f"{section} ...", file=sys.stderr, flush=True)
             document["sections"][section] = run_section(
@@ -50,6 +56,12 @@ def main(words: list[str] | None = None) -> int:
         print(line)
     print(run.result)
     return 0 if document["ok"] else 1
+
+
+def _has_no_device(document: dict[str, Any]) -> bool:
+    """Whether the section that looks for the device has not found it."""
+    parts = document["sections"].get("environment", {}).get("parts", {})
+    return bool(parts.get("device", {}).get("state") == "failed")
 
 
 def _write(file: Path, document: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,12 +94,14 @@ def _usages(log: str, source: str, architecture: str) -> list[Usage]:
 def main() -> None:
     """Print the table, and write the cubins where asked to."""
     parser = argparse.ArgumentParser(description="Compile the CUDA C kernels without a GPU.")
-    parser.add_argument("architectures", nargs="*", default=ARCHITECTURES, metavar="ARCHITECTURE")
+    parser.add_argument(
+        "architectures", nargs="*", metavar="ARCHITECTURE", help=f"such as {', '.join(ARCHITECTURES)} [these]"
+    )
     parser.add_argument("--out", type=Path, help="folder for the cubins")
     options = parser.parse_args()
     print(f"{'kernel':16}{'architecture':14}{'registers':>10}{'shared':>9}{'stack':>7}{'spilled':>9}")
     for name in SOURCES:
-        for architecture in options.architectures:
+        for architecture in options.architectures or ARCHITECTURES:
             cubin, usages = compile_source(name, architecture)
             for usage in usages:
                 print(
@@ -111,4 +114,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except DeviceError as error:
+        sys.exit(f"stampede: {error}")
+    except BrokenPipeError:  # of `| head`
+        sys.exit(1)

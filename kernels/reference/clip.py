@@ -79,6 +79,27 @@ def clip_columns(grads: Tensor, *, limit: float) -> tuple[Tensor, Tensor]:
     return _scale_rows(grads, norms, torch.full_like(norms, limit))
 
 
+def clip_all(grads: Tensor, *, norm: Tensor, limit: float) -> tuple[Tensor, Tensor]:
+    """Bound a gradient by a norm that it shares with others: ``g * limit / norm`` where ``norm > limit``.
+
+    Parameters
+    ----------
+    grads:
+        ``[rows, d]``.
+    norm:
+        0-dimensional: that of all gradients which are bounded together.
+    limit:
+        The largest norm that they may have.
+
+    Returns
+    -------
+    tuple[Tensor, Tensor]
+        As of :func:`clip_rows`; all rows are clipped, or none.
+    """
+    norms = norm.to(grads.dtype).expand(len(grads))
+    return _scale_rows(grads, norms, torch.full_like(norms, limit))
+
+
 def clip_fields(grads: Tensor, *, fields: Tensor, limits: Tensor) -> tuple[Tensor, Tensor]:
     """Bound the gradient of each field's table, all its rows together, by the field's limit.
 

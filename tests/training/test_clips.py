@@ -43,6 +43,7 @@ def clip_by_loops(
     clip_norm: float,
     ratio: float,
     zeta: float,
+    norm_of_all: float = math.nan,
 ) -> tuple[Matrix, int]:
     """Clip the whole gradient of some rows of a table; give it, and how many rows were clipped."""
     fields = list(itertools.pairwise([0, *itertools.accumulate(sizes)]))
@@ -61,7 +62,7 @@ def clip_by_loops(
         if clip == "cowclip":
             floor = ratio * math.sqrt(len(weights[0])) * zeta
             limit = ratio * max(counts[group[0]], 1) * max(norm_of([weights[group[0]]]), floor)
-        norm = norm_of([grads[row] for row in present])
+        norm = norm_of_all if clip == "global" else norm_of([grads[row] for row in present])
         if norm > limit:
             clipped += len(present)
             for row in present:
@@ -151,6 +152,11 @@ def step_and_compare(
     group = optimizer.param_groups[0]
     counts = model.counts(ids)
     before, wanted, clipped_rows = {}, {}, 0
+    together: Matrix = []  # what the clip "global" bounds as one
+    for table in model.weights():
+        assert table.grad is not None
+        taken = counts[table] > 0 if group["update"] == "touched" else torch.ones(len(table)).bool()
+        together += (table.grad + 2 * L2 * table.detach())[taken].tolist()
     for table, sizes in zip(model.weights(), model.sizes(), strict=True):
         assert table.grad is not None
         before[table] = table.detach().clone()
@@ -165,6 +171,7 @@ def step_and_compare(
             clip_norm=clip_norm,
             ratio=group["ratio"],
             zeta=group["zeta"],
+            norm_of_all=norm_of(together),
         )
         clipped_rows += clipped
         after = expected_after(table, before[table], torch.tensor(grads, dtype=torch.float64))

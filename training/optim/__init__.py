@@ -6,7 +6,7 @@ from stampede.training.optim.cowclip import CowClip
 from stampede.training.optim.helen import Helen
 from stampede.training.optim.schedule import LinearWarmup, warmup_rate
 from stampede.training.optim.sgd import SGD
-from stampede.training.optim.tables import TableOptimizer, Update
+from stampede.training.optim.tables import Kind, TableOptimizer, Update
 
 __all__ = [
     "SGD",
@@ -14,6 +14,7 @@ __all__ = [
     "Clip",
     "CowClip",
     "Helen",
+    "Kind",
     "LinearWarmup",
     "TableOptimizer",
     "Update",

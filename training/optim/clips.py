@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stampede.kernels import clip_columns, clip_fields, clip_rows, field_norms
+from stampede.kernels import clip_all, clip_columns, clip_fields, clip_rows, field_norms
+from stampede.training.embedding import field_sizes
 
 
 class Clip(StrEnum):
@@ -20,7 +21,7 @@ class Clip(StrEnum):
     """
 
     NONE = "none"
-    GLOBAL = "global"  # all fields of a table together
+    GLOBAL = "global"  # all tables together
     FIELD = "field"  # each field's table
     COLUMN = "column"  # each row
     ADAPTIVE_FIELD = (
@@ -40,6 +41,7 @@ def clip_table(
     rows: Tensor | None,
     counts: Tensor | None,
     group: Mapping[str, Any],
+    global_norm: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Clip the gradient of a table, or of some of its rows, by plain torch.
 
@@ -55,6 +57,8 @@ def clip_table(
         Integers ``[num_rows]``: how often each row occurs in the batch; for ``cowclip`` alone.
     group:
         Of the optimizer: ``clip``, ``clip_norm``, ``ratio``, ``zeta``, ``sizes``.
+    global_norm:
+        The norm of the gradients of all tables together; for ``global`` alone.
 
     Returns
     -------
@@ -68,9 +72,10 @@ def clip_table(
         return clip_rows(grads, weights, counts=counts, ratio=group["ratio"], zeta=group["zeta"])
     if clip == Clip.COLUMN:
         return clip_columns(grads, limit=group["clip_norm"])
-    sizes = torch.tensor(group["sizes"] or [table.shape[0]], device=table.device)
     if clip == Clip.GLOBAL:
-        sizes = sizes.sum().unsqueeze(0)
+        assert global_norm is not None
+        return clip_all(grads, norm=global_norm, limit=group["clip_norm"])
+    sizes = torch.tensor(group["sizes"] or field_sizes(table), device=table.device)
     fields = torch.arange(len(sizes), device=table.device).repeat_interleave(sizes)  # [num_rows]
     if clip == Clip.ADAPTIVE_FIELD:
         norms = field_norms(table.detach(), fields=fields, num_fields=len(sizes))  # [F]

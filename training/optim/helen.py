@@ -10,6 +10,7 @@ from torch import Tensor
 
 from stampede import ConfigError
 from stampede.kernels import RowGradients
+from stampede.training.embedding import field_sizes
 from stampede.training.optim.tables import Kind, TableOptimizer, check_betas, check_numbers
 
 
@@ -159,7 +160,7 @@ class Helen(TableOptimizer):
             for table in group["params"]:
                 if table not in grads:
                     continue
-                sizes = list(group["sizes"] or [table.shape[0]])
+                sizes = list(group["sizes"] or field_sizes(table))
                 parts = (torch.split(tensor, sizes) for tensor in (table, grads[table], counts[table]))
                 for weights, gradient, count in zip(*parts, strict=True):
                     norm = torch.linalg.vector_norm(gradient)

@@ -64,7 +64,8 @@ class TableOptimizer(Optimizer):
     params:
         Parameters, or groups: dicts with ``params`` and, where they differ from the arguments below,
         ``kind`` (of :class:`Kind`; ``dense`` without one), ``lr``, ``l2``, ``clip``, ``clip_norm``,
-        ``ratio``, ``zeta``, ``update``, and ``sizes``: the rows of each field, where a table holds several.
+        ``ratio``, ``zeta``, ``update``, and ``sizes``: the rows of each field, where a table holds several
+        and is not a FusedEmbedding's, which are known.
     lr:
         Learning rate.
     l2:
@@ -100,6 +101,7 @@ class TableOptimizer(Optimizer):
         defaults: dict[str, Any],
     ) -> None:
         self._embedding_clip = _member(Clip, clip, "clip")
+        self._global_norm: Tensor | None = None
         self.clipped: dict[Tensor, tuple[Tensor, int]] = {}  # table -> rows that the last step clipped, rows
         shared = {
             "kind": Kind.DENSE,
@@ -112,6 +114,8 @@ class TableOptimizer(Optimizer):
             "sizes": None,
         }
         super().__init__(params, {**shared, **defaults})
+        if clip_norm is not None and self._embedding_clip not in CLIP_NORM_CLIPS:
+            raise ConfigError(f"clip_norm is of the clips {', '.join(CLIP_NORM_CLIPS)}, not of {clip}")
         if self._embedding_clip != Clip.NONE and all(g["clip"] == Clip.NONE for g in self.param_groups):
             raise ConfigError(
                 f"{type(self).__name__} has nothing to clip: give the embedding tables as a group with "
@@ -133,6 +137,9 @@ class TableOptimizer(Optimizer):
             return
         sizes = group["sizes"]
         for parameter in group["params"]:
+            if parameter.dtype == torch.float16:
+                self.param_groups.pop()
+                raise ConfigError("a table of float16 loses small gradients: take float32 or bfloat16")
             if parameter.dim() != 2:
                 self.param_groups.pop()
                 raise ConfigError(f"a group of kind {kind.value!r} holds tables [rows, d] only")
@@ -225,12 +232,29 @@ class TableOptimizer(Optimizer):
     @torch.no_grad()
     def _apply(self, gradients: Mapping[Tensor, RowGradients], counts: Mapping[Tensor, Tensor]) -> None:
         self.clipped = {}
+        self._global_norm = self._norm_of_all(gradients, counts)
         for group in self.param_groups:
             for parameter in group["params"]:
                 gradient = gradients.get(parameter, parameter.grad)
                 if gradient is not None:
                     with record_function(f"stampede: update {group['kind']}"):
                         self._update(parameter, group, gradient, counts.get(parameter))
+
+    def _norm_of_all(
+        self, gradients: Mapping[Tensor, RowGradients], counts: Mapping[Tensor, Tensor]
+    ) -> Tensor | None:
+        """Give the norm of the gradients of all tables that are clipped together, L2 included."""
+        squares = [
+            self.rows_to_update(parameter, group, gradient, counts.get(parameter))
+            .grads.double()
+            .square()
+            .sum()
+            for group in self.param_groups
+            if group["clip"] == Clip.GLOBAL
+            for parameter in group["params"]
+            if (gradient := gradients.get(parameter, parameter.grad)) is not None
+        ]
+        return torch.stack(squares).sum().sqrt() if squares else None
 
     def clipped_share(self) -> float | None:
         """Give the share of rows that the last step clipped, of all rows of the tables it clips.
@@ -262,7 +286,13 @@ class TableOptimizer(Optimizer):
             if isinstance(gradient, RowGradients):
                 counts = gradient.index.dense_counts()
             part.grads, clipped = clip_table(
-                part.grads, part.weights, table=parameter, rows=part.rows, counts=counts, group=group
+                part.grads,
+                part.weights,
+                table=parameter,
+                rows=part.rows,
+                counts=counts,
+                group=group,
+                global_norm=self._global_norm,
             )
             self.clipped[parameter] = (clipped.sum(), parameter.shape[0])
         state = self.state[parameter]
@@ -303,11 +333,15 @@ class TableOptimizer(Optimizer):
     ) -> dict[Tensor, Tensor]:
         """Find the counts of every table whose clip or update asks for them."""
         found: dict[Tensor, Tensor] = {}
+        tables = {p for group in self.param_groups if group["kind"] != Kind.DENSE for p in group["params"]}
+        if any(parameter not in tables for parameter in given):
+            raise ConfigError(
+                "step(counts={table: counts}) names a tensor that is none of this optimizer's tables, "
+                "the groups of kind 'embedding' and 'first_order'"
+            )
         asking = [group for group in self.param_groups if self._wants_counts(group)]
         touched = [group for group in self.param_groups if group["update"] == Update.TOUCHED]
         known = {parameter for group in [*asking, *touched] for parameter in group["params"]}
-        if any(parameter not in known for parameter in given):
-            raise ConfigError("step(counts=...) names a parameter that this optimizer does not clip")
         for group in self.param_groups:
             for index, parameter in enumerate(group["params"]):
                 if parameter not in known or parameter.grad is None or parameter in gradients:
