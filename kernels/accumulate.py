@@ -137,8 +137,12 @@ class CpuRowAccumulator:
                 f"ids [b, {fields}] and grads [b, {fields}, {dim}] of {self._sums.dtype} are wanted, "
                 f"not {list(ids.shape)} and {list(grads.shape)} of {grads.dtype}"
             )
+        if ids.dtype not in (torch.int32, torch.int64):
+            raise TypeError(f"ids of int32 or int64 are wanted, not {ids.dtype}")
         if self._linear_sums is not None and (linear_grads is None or linear_grads.shape != ids.shape[:1]):
             raise ValueError("the gradients [b] of the first-order sums are wanted")
+        if linear_grads is not None:
+            linear_grads = linear_grads.to(grads.dtype)
         self._rows_added += len(ids)
         if self._rows_added > self._batch_rows:
             raise ValueError(f"a batch of {self._rows_added} rows, where {self._batch_rows} were announced")

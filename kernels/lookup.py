@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from stampede.kernels.device import on_cpu, on_cuda
@@ -44,6 +45,17 @@ def lookup(
     batch, fields = ids.shape
     if fields != len(offsets) - 1 or (linear is not None and linear.shape != (len(table), 1)):
         raise ValueError(f"ids [B, {len(offsets) - 1}] and first-order weights [{len(table)}, 1] are wanted")
+    if ids.dtype not in (torch.int32, torch.int64) or offsets.dtype != torch.int64:
+        raise TypeError(
+            f"ids of int32 or int64 and offsets of int64 are wanted, not {ids.dtype}, {offsets.dtype}"
+        )
+    for result, shape in ((out, (batch, fields, table.shape[1])), (out_linear, (batch,))):
+        if result is not None and (
+            result.shape != shape or result.dtype != table.dtype or not result.is_contiguous()
+        ):
+            raise ValueError(
+                f"the results go to contiguous {list(shape)} of {table.dtype}, not {result.shape}"
+            )
     if out is None:
         out = table.new_empty(batch, fields, table.shape[1])
     if out_linear is None and linear is not None:

@@ -60,10 +60,11 @@ def update_table(
     ValueError
         A gradient ``[rows, d]`` of another shape, or without its counts.
     """
-    if isinstance(gradients, Tensor):  # kernels look no shape over
+    if isinstance(gradients, Tensor):
         counted = clip is None or (counts is not None and counts.shape == weights.shape[:1])
         if gradients.shape != weights.shape or not counted:
             raise ValueError("a gradient [rows, d] is wanted, with counts [rows] where it is to be clipped")
+    _check_shapes(weights, exp_avg, exp_avg_sq, gradients)
     options: dict[str, Any] = {"rate": rate, "l2": l2, "clip": clip, "betas": betas, "eps": eps}
     state: dict[str, Any] = {"exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq}
     sums = gradients.sums if isinstance(gradients, RowGradients) else gradients
@@ -107,6 +108,7 @@ def update_entries(
     """
     options: dict[str, Any] = {"rate": rate, "l2": l2, "clip": clip, "betas": betas, "eps": eps}
     state: dict[str, Any] = {"exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq}
+    _check_shapes(weights, exp_avg, exp_avg_sq, gradients)
     index, sums = gradients.index, gradients.sums
     if on_cpu(weights, exp_avg, exp_avg_sq, sums) and isinstance(rate, float):
         from stampede.kernels.cpu import update
@@ -146,6 +148,7 @@ def update_values(
     eps: float = 1e-7,
 ) -> None:
     """Update weights of any shape in place by L2 and Adam (:func:`adam_`)."""
+    _check_shapes(weights, exp_avg, exp_avg_sq, grads)
     options: dict[str, Any] = {"rate": rate, "betas": betas, "eps": eps}
     state: dict[str, Any] = {"exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq}
     if on_cpu(weights, exp_avg, exp_avg_sq) and isinstance(rate, float) and grads.dtype == weights.dtype:
@@ -160,3 +163,21 @@ def update_values(
         cuda.update_values(weights, grads.contiguous(), l2=l2, **state, **options)
     else:
         apply_adam_(weights, add_l2(grads, weights, l2=l2), **state, **options)
+
+
+def _check_shapes(
+    weights: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, gradients: RowGradients | Tensor
+) -> None:
+    """Raise :class:`ValueError` for tensors that do not belong together: kernels look no shape over."""
+    if exp_avg.shape != weights.shape or exp_avg_sq.shape != weights.shape:
+        raise ValueError(
+            f"weights {list(weights.shape)} have means of {list(exp_avg.shape)} and {list(exp_avg_sq.shape)}"
+        )
+    if isinstance(gradients, Tensor):
+        fits, shape = gradients.shape == weights.shape, list(gradients.shape)
+    else:
+        index, shape = gradients.index, list(gradients.sums.shape)
+        entries = len(index.rows)
+        fits = index.slots.shape == weights.shape[:1] and shape == [entries, weights.shape[1]]
+    if not fits:
+        raise ValueError(f"weights {list(weights.shape)} have a gradient of another table, {shape}")

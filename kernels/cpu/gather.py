@@ -97,9 +97,10 @@ def _kernel(value_dtype: torch.dtype, id_dtype: torch.dtype) -> Kernel:
                         if has_linear:
                             prefetch(a[11] + soon * size)
                     row = ids[place] + offsets[f]  # of an enormous id it may be any row
-                    if ids[place] < 0 or ids[place] >= offsets[f + 1] - offsets[f]:
+                    below = min(offsets[f + 1], num_rows) - offsets[f]
+                    if ids[place] < 0 or ids[place] >= below:
                         bad[0] = place
-                        row = offsets[f]
+                        row = 0
                     source = table[row * dim : (row + 1) * dim]
                     target = out[place * dim : (place + 1) * dim]
                     for k in range(dim):

@@ -235,3 +235,31 @@ def sparse_file(path: Path, rows: int, dim: int) -> Tensor:
         pytest.skip("the file system has no sparse files")
     table = torch.from_file(str(path), shared=True, size=rows * dim, dtype=torch.float32)
     return table.view(rows, dim)
+
+
+@pytest.mark.parametrize(
+    ("changed", "error"),
+    [
+        ({"ids": torch.zeros(4, 1, dtype=torch.int16)}, TypeError),
+        ({"offsets": torch.tensor([0, 3], dtype=torch.int32)}, TypeError),
+        ({"offsets": torch.tensor([0, 1, 3])}, ValueError),
+        ({"linear": torch.zeros(2, 1)}, ValueError),
+        ({"out": torch.zeros(1, 1, 2)}, ValueError),
+        ({"out": torch.zeros(4, 1, 2, dtype=torch.float64)}, ValueError),
+        ({"out_linear": torch.zeros(3)}, ValueError),
+        ({"offsets": torch.tensor([5, 1_000_000_000])}, IndexError),
+    ],
+)
+def test_tensors_that_do_not_belong_together_are_refused(
+    changed: dict[str, torch.Tensor], error: type[Exception]
+) -> None:
+    given: dict[str, Any] = {
+        "table": torch.zeros(3, 2),
+        "linear": torch.zeros(3, 1),
+        "ids": torch.zeros(4, 1, dtype=torch.int64),
+        "offsets": torch.tensor([0, 3]),
+        **changed,
+    }
+
+    with pytest.raises(error):
+        lookup(given.pop("table"), given.pop("linear"), given.pop("ids"), **given)

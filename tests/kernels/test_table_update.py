@@ -460,3 +460,17 @@ def sparse_file(path: Path, rows: int, dim: int) -> Tensor:
         pytest.skip("the file system has no sparse files")
     table = torch.from_file(str(path), shared=True, size=rows * dim, dtype=torch.float32)
     return table.view(rows, dim)
+
+
+def test_means_and_gradients_of_another_table_are_refused() -> None:
+    weights = torch.zeros(6, 2)
+    means = {"exp_avg": torch.zeros(6, 2), "exp_avg_sq": torch.zeros(6, 2)}
+    other = RowGradients.of_batch(torch.tensor([0, 2]), torch.zeros(2, 2), num_rows=5)
+
+    with pytest.raises(ValueError, match=r"means of \[3, 2\]"):
+        update_table(weights, weights, rate=0.1, exp_avg=torch.zeros(3, 2), exp_avg_sq=torch.zeros(3, 2))
+    for function in (update_table, update_entries):
+        with pytest.raises(ValueError, match="of another table"):
+            function(weights, other, rate=0.1, **means)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="of another table"):
+        update_values(weights, torch.zeros(12), rate=0.1, **means)  # type: ignore[arg-type]
