@@ -157,7 +157,8 @@ def _compile(function: Callable[[Any], None]) -> Any:
     }  # fused multiply-add; nothing else is given up
     try:
         return _cfunc(SIGNATURE, cache=True, **options)(function)
-    except RuntimeError:  # numba: "no locator available": neither the package's folder nor the user's cache
+    except Exception:
+        # nowhere to write, a full disk, or a file there that was cut short
         return _cfunc(SIGNATURE, **options)(function)
 
 

@@ -298,3 +298,22 @@ def test_where_no_folder_can_be_written_to_kernels_are_compiled_for_the_process(
     assert "no locator available" in report["refused"][0]
     assert report["mean"][0] == pytest.approx([0.1] * 3)
     assert cached_files(tmp_path) == {}
+
+
+@pytest.mark.parametrize("left", [0, 20], ids=["empty", "cut short"])
+@pytest.mark.parametrize("kind", ["nbi", "nbc"])
+def test_a_damaged_cache_is_compiled_past(tmp_path: Path, kind: str, left: int) -> None:
+    code = (
+        "import torch; from stampede.kernels import lookup; ids = torch.zeros(1, 1, dtype=torch.int32); "
+        "print(lookup(torch.ones(2, 3), None, ids, offsets=torch.tensor([0, 2]))[0].sum().item())"
+    )
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    for _ in range(2):
+        answer = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+        )
+        assert answer.stdout == "3.0\n", answer.stderr
+        files = list(tmp_path.rglob(f"*.{kind}"))
+        assert files
+        for file in files:
+            file.write_bytes(file.read_bytes()[:left])
