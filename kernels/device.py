@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from functools import cache
 
 import torch
 from torch import Tensor
+
+from stampede import DeviceError
 
 
 def on_cpu(*tensors: Tensor) -> bool:
@@ -27,12 +28,11 @@ def on_cuda(*tensors: Tensor) -> bool:
 @cache
 def cuda_kernels_missing() -> str | None:
     """Say why the CUDA kernels cannot run here, in a line; None where they can."""
+    from stampede.kernels.cuda.launch import import_gpu_package
+
     for package in ("cupy", "numba_cuda"):
         try:
-            importlib.import_module(package)
-        except ImportError as error:
-            return (
-                f"the GPU kernels need {package} ({error}): pip install 'stampede-ctr[cuda]'; "
-                "until then the tables are updated by plain torch, which is slow"
-            )
+            import_gpu_package(package)
+        except DeviceError as error:
+            return f"{error}; until then the tables are updated by plain torch, which is slow"
     return None

@@ -261,13 +261,7 @@ class Dataset:
         DatasetError
             The dataset has no such split, or a file of it is damaged.
         """
-        rows = self.scan(split).select(columns)
-        try:
-            return rows.collect(engine="streaming")
-        except READ_ERRORS as error:
-            raise DatasetError(
-                f"{self.path / split} is damaged ({first_line(error)}): prepare the dataset again"
-            ) from error
+        return collect_rows(self.scan(split).select(columns), subject=f"{self.path / split} is")
 
     def vocabulary_file(self, field: str) -> Path:
         """Return the parquet file of a field's ids: id int32, value string, count int64."""
@@ -299,6 +293,25 @@ class Dataset:
         target: dict[str, pl.DataType] = {"id": pl.Int32(), "rows": pl.Int64(), "clicks": pl.Int64()}
         for field in self.manifest.encoding.target_encoded:
             _check_parquet(self.target_file(field), target, self.sizes[field])
+
+
+def collect_rows(rows: pl.LazyFrame, *, subject: str) -> pl.DataFrame:
+    """Read rows of a dataset.
+
+    Parameters
+    ----------
+    subject:
+        How the message begins where a file is damaged; "damaged" follows.
+
+    Raises
+    ------
+    DatasetError
+        A file is damaged.
+    """
+    try:
+        return rows.collect(engine="streaming")
+    except READ_ERRORS as error:
+        raise DatasetError(f"{subject} damaged ({first_line(error)}): prepare the dataset again") from error
 
 
 def read_table(file: Path, columns: Sequence[str]) -> pl.DataFrame:

@@ -11,15 +11,12 @@ import polars as pl
 import torch
 
 from stampede import DatasetError, InputError
-from stampede.pipeline.dataset import LABEL, Dataset, Split
+from stampede.pipeline.dataset import LABEL, Dataset, Split, collect_rows
 from stampede.training.batch import Batch, batch_of
 from stampede.training.embedding import check_ids
 
 ROWS_PER_GROUP: Final = 1 << 17
 """Rows of a row group in the parts of a dataset; others are read as well, with some decoded twice."""
-
-# What polars raises on a damaged file; it can panic, which is no Exception.
-_READ_ERRORS: Final = (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
 
 @dataclass(frozen=True)
@@ -98,11 +95,8 @@ class SplitReader:
             The part is damaged, or a label is not 0 or 1, a dense value not finite, an id out of its range.
         """
         where = f"{group.part}, split {self.split}, rows from {group.first:,}"
-        try:
-            frame = self._scans[group.part].slice(group.first, group.rows).collect(engine="streaming")
-        except _READ_ERRORS as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise DatasetError(f"{where}: damaged ({reason}): prepare the dataset again") from error
+        rows_of_group = self._scans[group.part].slice(group.first, group.rows)
+        frame = collect_rows(rows_of_group, subject=f"{where}:")
         if frame.height != group.rows:
             raise DatasetError(f"{where}: {frame.height} rows of {group.rows}: prepare the dataset again")
         rows = batch_of(frame, dense_columns=self.dataset.dense_columns, fields=self.dataset.fields)

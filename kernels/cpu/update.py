@@ -43,6 +43,22 @@ def adam_values(
         weights[k] -= rate * m / (np.sqrt(v) + eps)
 
 
+@njit(inline="always")
+def scalars_at(arguments: Any, place: int, weights: Any) -> Any:
+    """Read what :func:`_scalars` packed, in the type of the weights: twice the L2 strength, and Adam's."""
+    number = weights.dtype.type
+    adam = (
+        number(float_of(arguments[place + 1])),
+        number(float_of(arguments[place + 2])),
+        number(float_of(arguments[place + 3])),
+        number(float_of(arguments[place + 4])),
+        number(float_of(arguments[place + 5])),
+        number(float_of(arguments[place + 6])),
+        number(float_of(arguments[place + 7])),
+    )
+    return number(float_of(arguments[place])), adam
+
+
 @njit(error_model="numpy", fastmath={"contract"})
 def clip_row(gradient: Any, weights: Any, count: Any, ratio: Any, floor: Any) -> bool:
     """Bound the gradient of one row in place; give whether it was more than its threshold."""
@@ -177,16 +193,7 @@ def _table_kernel(dtype: torch.dtype) -> Kernel:
         counts = array_at(a[13], entries * clips, _int32)
         slots = array_at(a[14], num_rows * has_slots, _int32)
         clipped = array_at(a[15], a[TASKS], _int64)
-        decay = value(float_of(a[16]))
-        adam = (
-            value(float_of(a[17])),
-            value(float_of(a[18])),
-            value(float_of(a[19])),
-            value(float_of(a[20])),
-            value(float_of(a[21])),
-            value(float_of(a[22])),
-            value(float_of(a[23])),
-        )
+        decay, adam = scalars_at(a, 16, weights)
         ratio, floor = value(float_of(a[24])), value(float_of(a[25]))
         block_rows = max(1, _BLOCK_VALUES // dim)
         grads = np.empty(block_rows * dim, weights.dtype)
@@ -270,16 +277,7 @@ def _entry_kernel(dtype: torch.dtype) -> Kernel:
         rows = array_at(a[11], entries, _int64)
         counts = array_at(a[12], entries, _int32)
         clipped = array_at(a[13], a[TASKS], _int64)
-        decay = value(float_of(a[14]))
-        adam = (
-            value(float_of(a[15])),
-            value(float_of(a[16])),
-            value(float_of(a[17])),
-            value(float_of(a[18])),
-            value(float_of(a[19])),
-            value(float_of(a[20])),
-            value(float_of(a[21])),
-        )
+        decay, adam = scalars_at(a, 14, weights)
         ratio, floor = value(float_of(a[22])), value(float_of(a[23]))
         gradient = np.empty(dim, weights.dtype)
         while True:
@@ -323,16 +321,7 @@ def _value_kernel(dtype: torch.dtype) -> Kernel:
         exp_avg = array_at(a[4], values, value)
         exp_avg_sq = array_at(a[5], values, value)
         grads = array_at(a[6], values, value)
-        decay = value(float_of(a[7]))
-        adam = (
-            value(float_of(a[8])),
-            value(float_of(a[9])),
-            value(float_of(a[10])),
-            value(float_of(a[11])),
-            value(float_of(a[12])),
-            value(float_of(a[13])),
-            value(float_of(a[14])),
-        )
+        decay, adam = scalars_at(a, 7, weights)
         summed = np.empty(_BLOCK_VALUES, weights.dtype)
         while True:
             task = next_task(a)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -209,7 +210,9 @@ def test_one_of_many_bad_ids_is_named_where_threads_share_a_batch() -> None:
 # --- large tables -------------------------------------------------------------------------------
 
 
-def test_rows_past_2_to_the_31_values_are_found(tmp_path: Path) -> None:
+def test_rows_past_2_to_the_31_values_are_found(
+    tmp_path: Path, sparse_file: Callable[[Path, int, int], Tensor]
+) -> None:
     dim = 1024
     rows = 2**21 + 3
     table = sparse_file(tmp_path / "table", rows, dim)
@@ -222,19 +225,6 @@ def test_rows_past_2_to_the_31_values_are_found(tmp_path: Path) -> None:
     assert (rows - 1) * dim >= 2**31
     assert values[:, :, 0].tolist() == [[2.0, 1.0], [3.0, 1.0]]
     assert torch.equal(values, values[:, :, :1].expand(2, 2, dim))
-
-
-def sparse_file(path: Path, rows: int, dim: int) -> Tensor:
-    """Map a file of zeros that takes up neither disk nor memory until it is written to."""
-    try:
-        with path.open("wb") as file:
-            file.truncate(rows * dim * 4)
-    except OSError as error:
-        pytest.skip(f"no file of {rows * dim * 4} bytes here: {error}")
-    if path.stat().st_blocks * 512 > 1 << 20:
-        pytest.skip("the file system has no sparse files")
-    table = torch.from_file(str(path), shared=True, size=rows * dim, dtype=torch.float32)
-    return table.view(rows, dim)
 
 
 @pytest.mark.parametrize(

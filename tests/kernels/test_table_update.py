@@ -9,6 +9,7 @@ torch takes the norm of one value without squaring it.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -422,7 +423,9 @@ def test_weights_of_any_shape_are_updated_as_by_the_definition(
 # --- large tables -------------------------------------------------------------------------------
 
 
-def test_rows_past_2_to_the_31_values_are_updated(tmp_path: Path) -> None:
+def test_rows_past_2_to_the_31_values_are_updated(
+    tmp_path: Path, sparse_file: Callable[[Path, int, int], Tensor]
+) -> None:
     dim, rows = 1024, 2**21 + 3
     weights, exp_avg, exp_avg_sq = (sparse_file(tmp_path / name, rows, dim) for name in NAMES)
     weights[-1], weights[5] = 1.0, 1.0
@@ -447,19 +450,6 @@ def with_unused_of_few(batch: Tensor, grads: Tensor, num_rows: int) -> RowGradie
     slots = torch.full((num_rows,), -1, dtype=torch.int32)
     slots[batch] = torch.arange(len(batch), dtype=torch.int32)
     return RowGradients(RowIndex(batch, torch.ones(len(batch), dtype=torch.int32), slots), grads)
-
-
-def sparse_file(path: Path, rows: int, dim: int) -> Tensor:
-    """Map a file of zeros that takes up neither disk nor memory until it is written to."""
-    try:
-        with path.open("wb") as file:
-            file.truncate(rows * dim * 4)
-    except OSError as error:
-        pytest.skip(f"no file of {rows * dim * 4} bytes here: {error}")
-    if path.stat().st_blocks * 512 > 1 << 20:
-        pytest.skip("the file system has no sparse files")
-    table = torch.from_file(str(path), shared=True, size=rows * dim, dtype=torch.float32)
-    return table.view(rows, dim)
 
 
 def test_means_and_gradients_of_another_table_are_refused() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from stampede.training.optim.tables import TableOptimizer, check_numbers
@@ -54,11 +53,8 @@ class Adagrad(TableOptimizer):
         super()._check_group(group)
         check_numbers(group, at_least_0=("initial",), above_0=("eps",))
 
-    def _prepare(self, parameter: Tensor, group: dict[str, Any], state: dict[str, Any]) -> None:
-        if not state:
-            state["step"] = torch.zeros((), dtype=torch.int64)
-            state["sum"] = torch.full_like(parameter, group["initial"])
-        state["step"] += 1
+    def _initial_tables(self, group: Mapping[str, Any]) -> dict[str, float]:
+        return {"sum": group["initial"]}
 
     def _apply_rule(
         self, weights: Tensor, grads: Tensor, group: dict[str, Any], state: dict[str, Any]

@@ -12,13 +12,13 @@ from stampede.kernels import (
     RowGradients,
     apply_adam_,
     corrected_rate,
-    empty,
     update_entries,
     update_table,
     update_values,
 )
 from stampede.training.optim.clips import Clip
 from stampede.training.optim.tables import (
+    ADAM_MEANS,
     Gradient,
     Kind,
     TableOptimizer,
@@ -101,13 +101,11 @@ class CowClip(TableOptimizer):
         check_numbers(group, above_0=("eps",))
         check_betas(group)
 
+    def _initial_tables(self, group: Mapping[str, Any]) -> dict[str, float]:
+        return dict.fromkeys(ADAM_MEANS, 0.0)
+
     def _prepare(self, parameter: Tensor, group: dict[str, Any], state: dict[str, Any]) -> None:
-        if not state:
-            state["step"] = torch.zeros((), dtype=torch.int64)
-            for name in ("exp_avg", "exp_avg_sq"):
-                mean = empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
-                state[name] = mean.zero_()
-        state["step"] += 1
+        super()._prepare(parameter, group, state)
         rate = corrected_rate(float(group["lr"]), step=int(state["step"]), betas=tuple(group["betas"]))
         if not parameter.is_cuda:
             self._rates[parameter] = rate

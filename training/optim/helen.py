@@ -11,7 +11,7 @@ from torch import Tensor
 from stampede import ConfigError
 from stampede.kernels import RowGradients
 from stampede.training.embedding import field_sizes
-from stampede.training.optim.tables import Kind, TableOptimizer, check_betas, check_numbers
+from stampede.training.optim.tables import ADAM_MEANS, Kind, TableOptimizer, check_betas, check_numbers
 
 
 class Helen(TableOptimizer):
@@ -61,17 +61,8 @@ class Helen(TableOptimizer):
         if perturb not in ("tables", "all"):
             raise ConfigError(f"unknown perturb {perturb!r}: choose one of tables, all")
         self._perturbs_all = perturb == "all"
-        super().__init__(
-            params,
-            lr,
-            l2=l2,
-            clip="none",
-            clip_norm=None,
-            ratio=1.0,
-            zeta=0.0,
-            update="dense",
-            defaults={"rho": rho, "bound": bound, "betas": betas, "eps": eps},
-        )
+        own = {"rho": rho, "bound": bound, "betas": betas, "eps": eps}
+        super().__init__(params, lr, l2=l2, defaults=own)
 
     def _check_group(self, group: Mapping[str, Any]) -> None:
         super()._check_group(group)
@@ -178,12 +169,8 @@ class Helen(TableOptimizer):
     def _wants_counts(self, group: Mapping[str, Any]) -> bool:
         return bool(group["kind"] == Kind.EMBEDDING)
 
-    def _prepare(self, parameter: Tensor, group: dict[str, Any], state: dict[str, Any]) -> None:
-        if not state:
-            state["step"] = torch.zeros((), dtype=torch.int64)
-            state["exp_avg"] = torch.zeros_like(parameter)
-            state["exp_avg_sq"] = torch.zeros_like(parameter)
-        state["step"] += 1
+    def _initial_tables(self, group: Mapping[str, Any]) -> dict[str, float]:
+        return dict.fromkeys(ADAM_MEANS, 0.0)
 
     def _apply_rule(
         self, weights: Tensor, grads: Tensor, group: dict[str, Any], state: dict[str, Any]

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from torch.profiler import record_function
 
 from stampede import ConfigError
-from stampede.kernels import RowGradients, RowIndex, add_l2
+from stampede.kernels import RowGradients, RowIndex, add_l2, empty
 from stampede.training.embedding import batch_counts
 from stampede.training.optim.clips import CLIP_NORM_CLIPS, Clip, clip_table
 
@@ -34,6 +34,9 @@ class Update(StrEnum):
     DENSE = "dense"  # every row: the paper's
     TOUCHED = "touched"  # those of the batch alone, L2 included: another algorithm, what "sparse Adam" does
 
+
+ADAM_MEANS = ("exp_avg", "exp_avg_sq")
+"""Names of the tables that Adam keeps, as torch has them."""
 
 Gradient = RowGradients | Tensor
 
@@ -90,15 +93,15 @@ class TableOptimizer(Optimizer):
     def __init__(
         self,
         params: Iterable[Tensor] | Iterable[dict[str, Any]],
-        lr: float,
+        lr: float = 1e-2,
         *,
-        l2: float,
-        clip: str,
-        clip_norm: float | None,
-        ratio: float,
-        zeta: float,
-        update: str,
-        defaults: dict[str, Any],
+        l2: float = 0.0,
+        ratio: float = 1.0,
+        zeta: float = 1e-5,
+        clip: str = "none",
+        clip_norm: float | None = None,
+        update: str = "dense",
+        defaults: Mapping[str, Any] | None = None,
     ) -> None:
         self._embedding_clip = _member(Clip, clip, "clip")
         self._global_norm: Tensor | None = None
@@ -113,7 +116,7 @@ class TableOptimizer(Optimizer):
             "update": update,
             "sizes": None,
         }
-        super().__init__(params, {**shared, **defaults})
+        super().__init__(params, {**shared, **(defaults or {})})
         if clip_norm is not None and self._embedding_clip not in CLIP_NORM_CLIPS:
             raise ConfigError(f"clip_norm is of the clips {', '.join(CLIP_NORM_CLIPS)}, not of {clip}")
         if self._embedding_clip != Clip.NONE and all(g["clip"] == Clip.NONE for g in self.param_groups):
@@ -211,9 +214,8 @@ class TableOptimizer(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         gradients = gradients or {}
-        found = self._find_counts(
-            counts or {}, gradients
-        )  # before any update, so that an error changes nothing
+        # before any update, so that an error changes nothing
+        found = self._find_counts(counts or {}, gradients)
         self.prepare_step(gradients)
         self._apply(gradients, found)
         return loss
@@ -267,9 +269,18 @@ class TableOptimizer(Optimizer):
             return None
         return sum(int(number) for number, _ in self.clipped.values()) / rows
 
-    @abstractmethod
+    def _initial_tables(self, group: Mapping[str, Any]) -> dict[str, float]:
+        """Give the tables of the weights' shape that the rule keeps, by name, and what they start at."""
+        return {}
+
     def _prepare(self, parameter: Tensor, group: dict[str, Any], state: dict[str, Any]) -> None:
         """Make the state of a parameter where it is new, and count its step."""
+        if not state:
+            state["step"] = torch.zeros((), dtype=torch.int64)
+            for name, value in self._initial_tables(group).items():
+                table = empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
+                state[name] = table.fill_(value)
+        state["step"] += 1
 
     @abstractmethod
     def _apply_rule(
@@ -299,9 +310,7 @@ class TableOptimizer(Optimizer):
         if part.rows is None:
             self._apply_rule(parameter, part.grads, group, state)
             return
-        tables = {
-            name: value for name, value in state.items() if getattr(value, "shape", None) == parameter.shape
-        }
+        tables = {name: state[name] for name in self._initial_tables(group)}
         parts = {name: table[part.rows] for name, table in tables.items()}
         self._apply_rule(part.weights, part.grads, group, {**state, **parts})
         parameter[part.rows] = part.weights
