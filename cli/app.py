@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from stampede import ConfigError, StampedeError, __version__
+from stampede import ConfigError, StampedeError, StoppedError, __version__
 from stampede.cli.doctor import doctor
 from stampede.cli.evaluate import evaluate
 from stampede.cli.inspect import inspect
@@ -75,6 +75,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             raise
         code, message = _describe(error)
         print(f"stampede: {message}", file=sys.stderr)
+        sys.exit(code)
     if code == INTERRUPTED:  # typer turns the interrupt into this code
         print("stampede: interrupted", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else SUCCESS)
@@ -83,6 +84,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 def _describe(error: BaseException) -> tuple[int, str]:
     if isinstance(error, ConfigError):
         return USAGE, str(error)
+    if isinstance(error, StoppedError):
+        return INTERRUPTED, str(error)
     if isinstance(error, StampedeError):
         return FAILURE, str(error)
     if isinstance(error, typer.TyperException):

@@ -146,6 +146,40 @@ def train(
     loader_memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Memory that streaming may take, such as 2GB. [1GB]")
     ] = None,
+    train_split: Annotated[
+        str | None, typer.Option(help="Split to train on; one that was added, for example. [train]")
+    ] = None,
+    valid_split: Annotated[
+        str | None, typer.Option(help="Split to choose the best epoch by; none for none. [valid]")
+    ] = None,
+    test_split: Annotated[
+        str | None, typer.Option(help="Split to test the best epoch on; none for none. [test]")
+    ] = None,
+    checkpoint_every: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|TIME",
+            help="Steps (5000) or time (90s, 10m, 2h) between checkpoints, besides those of epochs. [10m]",
+        ),
+    ] = None,
+    keep_checkpoints: Annotated[
+        int | None, typer.Option(help="How many of the latest are kept, besides the best. [2]")
+    ] = None,
+    on_nan: Annotated[
+        Literal["stop", "skip"] | None,
+        typer.Option(
+            help="What to do about a batch whose loss or gradients are not finite: stop, or leave it out "
+            "and count it. [stop]"
+        ),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on with the run at --out from its last checkpoint, as if it had never stopped; only "
+            "--epochs, --max-steps, --threads, --checkpoint-every and --keep-checkpoints may differ.",
+        ),
+    ] = False,
     force: Force = False,
     json: Json = False,
     debug: Debug = False,
@@ -206,7 +240,14 @@ def train(
                 loader_memory=None
                 if loader_memory is None
                 else parse_bytes(loader_memory, flag="--loader-memory"),
+                train_split=train_split,
+                valid_split=valid_split,
+                test_split=test_split,
+                checkpoint_every=checkpoint_every,
+                keep_checkpoints=keep_checkpoints,
+                on_nan=on_nan,
             ),
+            resume=resume,
             force=force,
             say=say,
             observer=display,
@@ -218,6 +259,7 @@ def train(
                 "test": _document(result.test),
                 "best_epoch": result.best_epoch,
                 "steps": result.steps,
+                "skipped": result.skipped,
                 "samples_per_second": result.samples_per_second,
                 "seconds": result.seconds,
             }
@@ -229,9 +271,10 @@ def train(
             ("split", "AUC", "log loss", "rows"),
             [(name, number(m.auc), number(m.logloss), f"{m.rows:,}") for name, m in splits],
         )
+    skipped = f" ({result.skipped:,} skipped)" if result.skipped else ""
     typer.echo(
         f"{config.model}, batch {config.batch_size:,}: best epoch {result.best_epoch} of {result.epochs}, "
-        f"{result.steps:,} steps, {result.samples_per_second:,.0f} rows/s, {result.seconds:.1f} s"
+        f"{result.steps:,} steps{skipped}, {result.samples_per_second:,.0f} rows/s, {result.seconds:.1f} s"
     )
     if result.valid is not None and result.best_epoch == result.epochs == config.epochs > 1:
         typer.echo("the last epoch was the best: more --epochs may do better")

@@ -30,6 +30,18 @@ class WeightAverage:
         self._decay = decay
         self._steps = 0
 
+    @property
+    def steps(self) -> int:
+        """How many steps the mean has taken in."""
+        return self._steps
+
+    @torch.no_grad()
+    def restore(self, *, steps: int) -> None:
+        """Go on from the mean after ``steps`` steps, which the model holds now."""
+        self._steps = steps
+        for name, mean in self._means.items():
+            mean.copy_(self._parameters[name])
+
     @torch.no_grad()
     def update(self) -> None:
         """Take the weights after a step into the mean."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from stampede import ConfigError
 from stampede.training.scaling import Rule
@@ -15,6 +15,12 @@ UpdateName = Literal["dense", "touched"]
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["float32", "tf32", "bf16"]
 LoaderName = Literal["auto", "device", "stream"]
+OnNan = Literal["stop", "skip"]
+
+RESUMABLE = ("epochs", "max_steps", "threads", "checkpoint_every", "keep_checkpoints")
+"""What may change when a run is resumed: how long it goes on, and what does not decide its numbers."""
+
+_UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
 class TrainConfig(BaseModel):
@@ -62,6 +68,15 @@ attention_layers, attention_heads, attention_dim:
         Whether a GPU replays the step as one CUDA graph.
     loader, loader_memory:
         Whether the split lies on the device or streams from disk, and the bytes that streaming may take up.
+    train_split, valid_split, test_split:
+        Names of the splits to train on, to choose the best epoch by, and to test it on; ``none`` for no such
+        split, and one of the last two that the dataset does not have is left out.
+    checkpoint_every:
+        Steps (``5000``) or time (``90s``, ``10m``, ``2h``) between checkpoints, besides those of epochs.
+    keep_checkpoints:
+        How many of the latest are kept, besides the best.
+    on_nan:
+        Whether a batch whose loss or gradients are not finite stops the run, or is left out and counted.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -106,6 +121,31 @@ attention_layers, attention_heads, attention_dim:
     cuda_graph: bool = True
     loader: LoaderName = "auto"
     loader_memory: int = Field(default=1 << 30, ge=1)
+    train_split: str = "train"
+    valid_split: str = "valid"
+    test_split: str = "test"
+    checkpoint_every: str = "10m"
+    keep_checkpoints: int = Field(default=2, ge=1)
+    on_nan: OnNan = "stop"
+
+    @property
+    def checkpoint_steps(self) -> int | None:
+        """Steps between checkpoints; None where time counts."""
+        return int(self.checkpoint_every) if self.checkpoint_every.isdigit() else None
+
+    @property
+    def checkpoint_seconds(self) -> float | None:
+        """Seconds between checkpoints; None where steps count."""
+        every = self.checkpoint_every
+        return None if every.isdigit() else float(every[:-1]) * _UNITS[every[-1]]
+
+    @field_validator("checkpoint_every")
+    @classmethod
+    def _is_interval(cls, value: str) -> str:
+        number = value[:-1] if value[-1:] in _UNITS else value
+        if not (number.isascii() and number.isdigit() and int(number) > 0):
+            raise ValueError("it must be a number of steps such as 5000, or a time such as 90s, 10m or 2h")
+        return value
 
     @model_validator(mode="before")
     @classmethod

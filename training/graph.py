@@ -8,7 +8,7 @@ from torch import Tensor
 from stampede.kernels import cuda_kernels_missing
 from stampede.training.batch import Batch
 from stampede.training.optim import CowClip, TableOptimizer
-from stampede.training.step import TrainStep
+from stampede.training.step import TrainStep, Watch
 
 WARM_UP_STEPS = 3
 """Steps before the capture: they compile kernels, choose algorithms and fill torch's allocator."""
@@ -28,8 +28,8 @@ class GraphedStep:
 
     Every call is a step: the first ones run as they are, on a stream of their own, then one is captured. The
     last batch of an epoch, where it is shorter, is not padded: it runs as it is, so nothing has to leave its
-    padding out of the counts. Rates and step numbers are set before each replay; nothing waits for the
-    device.
+    padding out of the counts; so does a step that is watched. Rates and step numbers are set before each
+    replay; nothing waits for the device.
 
     Parameters
     ----------
@@ -48,10 +48,10 @@ class GraphedStep:
         self._batch: Batch | None = None  # what the graph reads
         self._loss: Tensor | None = None  # what it writes
 
-    def __call__(self, batch: Batch) -> Tensor:
+    def __call__(self, batch: Batch, *, watch: Watch | None = None) -> Tensor:
         """Take one step and return the batch's mean cross-entropy before it, a scalar on the device."""
-        if len(batch) != self._batch_size:
-            return self._step(batch)
+        if len(batch) != self._batch_size or watch is not None:
+            return self._step(batch, watch=watch)
         if self._steps < WARM_UP_STEPS:
             self._steps += 1
             return self._warm_up(batch)

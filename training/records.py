@@ -1,17 +1,29 @@
-"""What a run writes of its progress: ``metrics.jsonl`` line by line, and the same scalars for TensorBoard."""
+"""What a run writes of its progress: ``metrics.jsonl``, ``timings.jsonl``, and the same for TensorBoard.
+
+``metrics.jsonl`` has what a run computes, and is the same for every repetition of it; how long that took
+stands apart.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import torch
+from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
-METRICS = "metrics.jsonl"
+from stampede import CheckpointError
+from stampede.training.metrics import Calibration
+
+METRICS, TIMINGS = "metrics.jsonl", "timings.jsonl"
 TENSORBOARD_FOLDER = "tensorboard"
+
+_HISTOGRAM_BINS = 40
 
 
 class Records:
@@ -21,11 +33,26 @@ class Records:
     ----------
     run:
         The folder of the run.
+    after:
+        The lengths to cut the files back to, of :meth:`lengths`: what was written after a checkpoint that
+        the run goes on from is written again.
+    step:
+        The step it goes on after; what TensorBoard has of later ones is hidden.
+
+    Raises
+    ------
+    CheckpointError
+        A file cannot be written.
     """
 
-    def __init__(self, run: Path) -> None:
-        self._lines = (run / METRICS).open("a", encoding="utf-8")
-        self._board = SummaryWriter(run / TENSORBOARD_FOLDER)
+    def __init__(self, run: Path, *, after: Mapping[str, int] | None = None, step: int = 0) -> None:
+        self._run = run
+        after = after or {}
+        try:
+            self._files = {name: _cut(run / name, after.get(name, 0)) for name in (METRICS, TIMINGS)}
+        except OSError as error:
+            raise self._cannot_write(error) from error
+        self._board = SummaryWriter(run / TENSORBOARD_FOLDER, purge_step=step + 1)
 
     def __enter__(self) -> Self:
         return self
@@ -33,16 +60,83 @@ class Records:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._lines.close()
+        for file in self._files.values():
+            file.close()
         self._board.close()
 
     def write(self, *, kind: str, step: int, **values: Any) -> None:
         """Write a record of a step: a line of JSON, and every number in it as the scalar ``kind/name``."""
-        self._lines.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
-        self._lines.flush()
+        self._append(METRICS, {"kind": kind, "step": step, **values})
         for name, number in _numbers(values):
             self._board.add_scalar(f"{kind}/{name}", number, step)
-        self._board.flush()
+        self._flush_board()
+
+    def write_timing(self, *, step: int, epoch: int, rows: int, seconds: float) -> None:
+        """Write how many rows were trained up to a step, and the seconds that took."""
+        self._append(TIMINGS, {"step": step, "epoch": epoch, "rows": rows, "seconds": round(seconds, 6)})
+        if seconds > 0:
+            self._board.add_scalar("timing/rows_per_second", rows / seconds, step)
+
+    def show_histogram(self, name: str, values: Tensor, *, step: int) -> None:
+        """Give TensorBoard the histogram of some values."""
+        finite = values[torch.isfinite(values)]
+        if len(finite):
+            self._board.add_histogram(name, finite, step, bins=_HISTOGRAM_BINS)
+
+    def show_scores(self, name: str, calibration: Calibration, *, step: int) -> None:
+        """Give TensorBoard how many rows have which score."""
+        bins = calibration.bins
+        rows = [float(entry.rows) for entry in bins]
+        if sum(rows):
+            means = [entry.mean_score or 0.0 for entry in bins]
+            self._board.add_histogram_raw(
+                name,
+                min=0.0,
+                max=1.0,
+                num=sum(rows),
+                sum=sum(n * mean for n, mean in zip(rows, means, strict=True)),
+                sum_squares=sum(n * mean**2 for n, mean in zip(rows, means, strict=True)),
+                bucket_limits=[entry.upper for entry in bins],
+                bucket_counts=rows,
+                global_step=step,
+            )
+
+    def lengths(self) -> dict[str, int]:
+        """Return the bytes of each file so far, once they are on the disk."""
+        try:
+            for file in self._files.values():
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise self._cannot_write(error) from error
+        return {name: file.tell() for name, file in self._files.items()}
+
+    def _append(self, name: str, record: Mapping[str, Any]) -> None:
+        try:
+            self._files[name].write(json.dumps(record).encode() + b"\n")
+        except OSError as error:
+            raise self._cannot_write(error) from error
+
+    def _flush_board(self) -> None:
+        try:
+            self._board.flush()
+        except OSError as error:
+            raise self._cannot_write(error) from error
+
+    def _cannot_write(self, error: OSError) -> CheckpointError:
+        return CheckpointError(f"cannot write to {self._run}: {error.strerror or error}")
+
+
+def _cut(file: Path, length: int) -> Any:
+    """Open a file to append to, unbuffered, cut back to a length."""
+    if length and (not file.is_file() or file.stat().st_size < length):
+        raise CheckpointError(
+            f"{file} is shorter than when the checkpoint was written: lines of it are lost; "
+            "restore the file, or train again with --force"
+        )
+    stream = file.open("ab", buffering=0)
+    stream.truncate(length)
+    stream.seek(length)
+    return stream
 
 
 def _numbers(values: dict[str, Any]) -> Iterator[tuple[str, float]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -14,7 +16,14 @@ from stampede.kernels import RowGradients, empty, keep_freed_memory, lookup, mak
 from stampede.training.batch import Batch
 from stampede.training.config import Precision
 from stampede.training.models import CTRModel
+from stampede.training.nonfinite import check_step
 from stampede.training.optim import TableOptimizer
+
+Watch = Callable[[Mapping[Tensor, RowGradients]], None]
+"""Is shown the gradients of the tables, before they are applied; those of the network are in ``.grad``."""
+
+Checks = Literal["nothing", "loss", "gradients"]
+"""What must be finite before an update."""
 
 CPU_PIECE_ROWS = 4096
 """Rows of a batch that a CPU works on at a time: their activations (400 values a layer, 6.5 MB) stay in the
@@ -52,6 +61,8 @@ class TrainStep:
         and the update in float32; ``tf32`` lets CUDA use TensorFloat-32.
     compiles:
         Whether the network goes through ``torch.compile``.
+    checks:
+        What must be finite: ``loss``, or that and the ``gradients``. On a GPU a check waits for the device.
     """
 
     def __init__(
@@ -63,8 +74,10 @@ class TrainStep:
         accumulate: int = 1,
         precision: Precision = "float32",
         compiles: bool = False,
+        checks: Checks = "nothing",
     ) -> None:
         keep_freed_memory()
+        self._checks = checks
         self._model, self._optimizer, self._precision = model, optimizer, precision
         table = model.embedding.weight
         self._device = table.device
@@ -85,9 +98,26 @@ class TrainStep:
         self._values = empty(shape, dtype=table.dtype, device=self._device)
         self._linear_values = table.new_zeros(self.piece_rows)
 
-    def __call__(self, batch: Batch) -> Tensor:
-        """Take one step and return the batch's mean cross-entropy before it, a scalar on the device."""
-        loss: Tensor = self._optimizer.step(lambda: self._backward(batch), gradients=self._gradients)
+    def __call__(self, batch: Batch, *, watch: Watch | None = None) -> Tensor:
+        """Take one step and return the batch's mean cross-entropy before it, a scalar on the device.
+
+        Raises
+        ------
+        NotFiniteError
+            A check failed; nothing was updated.
+        """
+        watches = [] if watch is None else [watch]
+
+        def closure() -> Tensor:
+            loss = self._backward(batch)
+            if self._checks != "nothing":
+                parameters = self._model.network.parameters() if self._checks == "gradients" else None
+                check_step(loss, self._gradients, parameters)
+            if watches:  # once, though Helen takes two passes
+                watches.pop()(self._gradients)
+            return loss
+
+        loss: Tensor = self._optimizer.step(closure, gradients=self._gradients)
         return loss
 
     def prepare(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -52,9 +52,12 @@ class Run:
         if not force:
             if (path / CONFIG).is_file() and not os.path.lexists(path / BEST):
                 raise CheckpointError(
-                    f"{path} is an unfinished run: replace it with --force, or choose another --out"
+                    f"{path} is an unfinished run: go on with it by --resume, replace it with --force, or "
+                    "choose another --out"
                 )
-            raise CheckpointError(f"{path} exists: choose another --out, or replace it with --force")
+            raise CheckpointError(
+                f"{path} exists: choose another --out, go on with it by --resume, or replace it with --force"
+            )
         if not (path / CONFIG).is_file() and (not path.is_dir() or any(path.iterdir())):
             raise CheckpointError(
                 f"{path} is not a run, so --force does not replace it: choose another --out"
@@ -72,16 +75,36 @@ class Run:
         cls.check_free(path, force=force)
         encoder = Encoder.of_dataset(dataset)
         origin = DatasetOrigin(path=str(dataset.path.absolute()), fingerprint=dataset.fingerprint)
+        place = path.resolve() if path.exists() else path.absolute()
+        unfinished = place.with_name(f".{place.name}.unfinished")
         try:
-            if path.exists():
-                shutil.rmtree(path)
-            path.mkdir(parents=True)
-            document = config.model_dump(mode="json", exclude_none=True)
-            (path / CONFIG).write_text(tomli_w.dumps(document), "utf-8")
-            encoder.save(path, origin)
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir(parents=True)
+            (unfinished / CONFIG).write_text(_toml_of(config), "utf-8")
+            encoder.save(unfinished, origin)
+            if place.exists():
+                shutil.rmtree(place)
+            unfinished.rename(place)
         except OSError as error:
+            shutil.rmtree(unfinished, ignore_errors=True)
             raise CheckpointError(f"cannot write {path}: {error.strerror}") from error
         return cls(path, config, encoder, origin)
+
+    def with_config(self, config: TrainConfig) -> Run:
+        """Write another configuration of the run, and return the run with it.
+
+        Raises
+        ------
+        CheckpointError
+            It cannot be written.
+        """
+        new = self.path / f".{CONFIG}.new"
+        try:
+            new.write_text(_toml_of(config), "utf-8")
+            new.replace(self.path / CONFIG)
+        except OSError as error:
+            raise CheckpointError(f"cannot write {self.path / CONFIG}: {error.strerror}") from error
+        return replace(self, config=config)
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
@@ -143,12 +166,16 @@ class Run:
                 f"the dataset of {self.path} is no longer at {self.origin.path}: name its place with --data"
             )
         dataset = Dataset.open(self.origin.path)
-        if self.origin.fingerprint not in (dataset.fingerprint, *dataset.manifest.earlier):
+        if not self.was_trained_on(dataset):
             raise CheckpointError(
                 f"{dataset.path} is not the dataset that {self.path} was trained on (its manifest changed): "
                 "name the right one with --data, or train again"
             )
         return dataset
+
+    def was_trained_on(self, dataset: Dataset) -> bool:
+        """Whether a dataset is the run's, also where splits were added to it since."""
+        return self.origin.fingerprint in (dataset.fingerprint, *dataset.manifest.earlier)
 
     def check_dataset(self, dataset: Dataset) -> None:
         """Raise unless a dataset has the vocabularies and dense statistics that the run was trained with.
@@ -170,3 +197,7 @@ class Run:
                 )
         if not other.encodes_as(self.encoder):
             raise CheckpointError(f"{dataset.path} encodes rows in another way than {self.path}: {mend}")
+
+
+def _toml_of(config: TrainConfig) -> str:
+    return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stampede import ConfigError
+import torch
+
+from stampede import ConfigError, StoppedError
 from stampede.kernels import cuda_kernels_missing
 from stampede.pipeline import Dataset
 from stampede.training.config import TrainConfig
 from stampede.training.device import compile_kernels, resolve_device, set_precision, set_threads
 from stampede.training.footprint import footprint
 from stampede.training.models import MODELS
+from stampede.training.state import Checkpoint
+from stampede.training.stopping import StopSignals
 from stampede.training.trainer import Observer, Trainer, TrainResult
 from stampede.workflows.recipe import RECIPES, Recipe, configure, describe_exceptions
+from stampede.workflows.resume import resume_run
 from stampede.workflows.run import Run
 
 SMALL_BELOW_ROWS = 1_000_000
@@ -28,9 +34,12 @@ def run_train(
     given: dict[str, Any],
     force: bool,
     say: Callable[[str], None],
+    resume: bool = False,
     observer: Observer | None = None,
 ) -> tuple[TrainConfig, TrainResult]:
-    """Train a model on a dataset into a new run folder.
+    """Train a model on a dataset into a new run folder, or go on with one.
+
+    SIGINT and SIGTERM stop it once its state is saved.
 
     Parameters
     ----------
@@ -38,20 +47,61 @@ def run_train(
         Name or TOML file; None takes the one named like the dataset's log, else one by its size.
     given:
         Values of :class:`TrainConfig` that the user gave; they are taken as they are.
+    force:
+        Whether to replace a run that is there.
     say:
         Receives a line that the user should read: a choice that was made, a doubtful combination.
+    resume:
+        Whether to go on with the run that is there, from its last checkpoint; a new one begins where none is.
+
+    Raises
+    ------
+    StoppedError
+        A signal stopped it.
+    CheckpointError, ConfigError, DatasetError, DeviceError
+        See there; nothing is lost.
     """
-    Run.check_free(out, force=force)
+    if resume and force:
+        raise ConfigError("--resume goes on with a run, --force replaces it: give one of them")
+    resume = resume and os.path.lexists(out)
+    if not resume:
+        Run.check_free(out, force=force)
     dataset = Dataset.open(dataset_path)
     if not dataset.fields:
         raise ConfigError(
             f"{dataset.path} has no categorical field, and models need one: "
             "prepare it with --dense log-bucket, which makes categories of numbers"
         )
+    start: Checkpoint | None = None
+    if resume:
+        run, start = resume_run(out, dataset, recipe=recipe, given=given, say=say)
+        config = run.config
+    else:
+        config = _configure(dataset, recipe=recipe, given=given, say=say)
+    _check_splits(config, dataset)
+    device = resolve_device(config.device)
+    _tell(config, dataset, device, say)
+    with StopSignals() as stop:
+        # the trainer first: what can fail on the way must not cost an old run that --force replaces
+        trainer = Trainer(config, dataset, device=device, run=out, observer=observer, start=start, stop=stop)
+        say(trainer.train.describe())
+        if not resume:
+            Run.create(out, config, dataset, force=force)
+        try:
+            return config, trainer.fit()
+        except StoppedError as error:
+            raise StoppedError(
+                f"{error}, its state is saved; go on with: stampede train {dataset_path} --out {out} --resume"
+            ) from error
+
+
+def _configure(
+    dataset: Dataset, *, recipe: str | None, given: dict[str, Any], say: Callable[[str], None]
+) -> TrainConfig:
+    """Return the values of a new run."""
     chosen = recipe or _recipe_for(dataset, say)
     loaded = Recipe.named(chosen)
     config, exceptions = configure(loaded.train, given)
-    device = resolve_device(config.device)
     if exceptions:
         say(describe_exceptions(exceptions, batch_size=config.batch_size))
     mode = dataset.manifest.encoding.dense_mode
@@ -60,6 +110,28 @@ def run_train(
             f"the dataset was prepared with --dense {mode}, the recipe {chosen} is meant for "
             f"{loaded.prepare.dense}: prepare with --recipe {chosen}, or choose another one to train with"
         )
+    return config
+
+
+def _check_splits(config: TrainConfig, dataset: Dataset) -> None:
+    """Raise for a split that was named and is not there; valid and test may be missing by default."""
+    for option, default in (("train_split", None), ("valid_split", "valid"), ("test_split", "test")):
+        split = getattr(config, option)
+        if split not in dataset.rows and not (default and split in (default, "none")):
+            raise ConfigError(
+                f"--{option.replace('_', '-')} {split}: {dataset.path} has no such split, but "
+                f"{', '.join(dataset.rows)}"
+            )
+
+
+def _tell(config: TrainConfig, dataset: Dataset, device: torch.device, say: Callable[[str], None]) -> None:
+    """Set the process up, and say what a user should know before the run begins.
+
+    Raises
+    ------
+    ConfigError
+        The tables do not fit.
+    """
     set_precision(config.precision, device, say)
     if device.type == "cuda" and (missing := cuda_kernels_missing()) is not None:
         say(missing)
@@ -74,18 +146,14 @@ def run_train(
     )
     needed.check(device)
     say(needed.describe())
-    if config.batch_size > dataset.rows["train"]:
+    rows = dataset.rows[config.train_split]
+    if config.batch_size > rows:
         say(
-            f"a batch of {config.batch_size:,} holds all {dataset.rows['train']:,} training rows: each epoch "
+            f"a batch of {config.batch_size:,} holds all {rows:,} training rows: each epoch "
             "is one step, with rates and L2 for the batch size that was asked for"
         )
     if device.type == "cpu":
         compile_kernels(say)
-    # the trainer first: what can fail on the way must not cost an old run that --force replaces
-    trainer = Trainer(config, dataset, device=device, run=out, observer=observer)
-    say(trainer.train.describe())
-    Run.create(out, config, dataset, force=force)
-    return config, trainer.fit()
 
 
 def _recipe_for(dataset: Dataset, say: Callable[[str], None]) -> str:

@@ -28,6 +28,7 @@ __all__ = [
     "InputError",
     "SchemaError",
     "StampedeError",
+    "StoppedError",
     "__version__",
 ]
 
@@ -67,6 +68,10 @@ class DeviceError(StampedeError):
 
 class CheckpointError(StampedeError):
     """A run folder or checkpoint that is missing, damaged or of another kind."""
+
+
+class StoppedError(StampedeError):
+    """A job that a signal stopped, once its state was saved."""
 
 
 class InputError(StampedeError):

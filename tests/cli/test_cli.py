@@ -66,7 +66,7 @@ class TestTrainEvaluatePredict:
 
         assert answer.code == 0
         assert set(answer.json) == {
-            "valid", "test", "best_epoch", "steps", "samples_per_second", "seconds",
+            "valid", "test", "best_epoch", "steps", "skipped", "samples_per_second", "seconds",
         }  # fmt: skip
         assert set(answer.json["test"]) == {"auc", "logloss"}
 

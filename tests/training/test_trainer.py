@@ -84,13 +84,17 @@ def test_best_is_the_highest_valid_auc_and_the_test_is_of_it(dataset: Dataset, t
     assert result.test == test
 
 
-def test_only_the_best_and_the_last_checkpoint_are_kept(dataset: Dataset, tmp_path: Path) -> None:
+@pytest.mark.parametrize("keep", [1, 2])
+def test_the_best_and_the_last_checkpoints_are_kept(dataset: Dataset, tmp_path: Path, keep: int) -> None:
     result = fit(
-        dataset, tmp_path, epochs=5, learning_rate=0.01, embedding_learning_rate=0.01, warmup_epochs=0
-    )
+        dataset, tmp_path,
+        epochs=5, learning_rate=0.01, embedding_learning_rate=0.01, warmup_epochs=0, keep_checkpoints=keep,
+    )  # fmt: skip
 
     kept = {folder.name for folder in (tmp_path / "checkpoints").iterdir()}
-    assert kept == {f"step-{5 * result.best_epoch}", "step-25"}
+    last = {f"step-{5 * epoch}" for epoch in range(6 - keep, 6)}
+    assert result.best_epoch < 4
+    assert kept == {f"step-{5 * result.best_epoch}"} | last
 
 
 def test_patience_stops_after_epochs_without_a_better_valid_auc(dataset: Dataset, tmp_path: Path) -> None:

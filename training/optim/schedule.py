@@ -76,8 +76,7 @@ class LinearWarmup:
         self._step = int(state["step"])
         self.warmup_steps = int(state["warmup_steps"])
         self._rates = [float(rate) for rate in state["rates"]]
-        if self._step <= self.warmup_steps:
-            self._apply()
+        self._apply()
 
     def _groups(self) -> list[dict[str, Any]]:
         return [group for group in self.optimizer.param_groups if group.get("kind") in self.kinds]

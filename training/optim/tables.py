@@ -234,7 +234,7 @@ class TableOptimizer(Optimizer):
     @torch.no_grad()
     def _apply(self, gradients: Mapping[Tensor, RowGradients], counts: Mapping[Tensor, Tensor]) -> None:
         self.clipped = {}
-        self._global_norm = self._norm_of_all(gradients, counts)
+        self._global_norm = self.norm_of_all(gradients, counts)
         for group in self.param_groups:
             for parameter in group["params"]:
                 gradient = gradients.get(parameter, parameter.grad)
@@ -242,7 +242,7 @@ class TableOptimizer(Optimizer):
                     with record_function(f"stampede: update {group['kind']}"):
                         self._update(parameter, group, gradient, counts.get(parameter))
 
-    def _norm_of_all(
+    def norm_of_all(
         self, gradients: Mapping[Tensor, RowGradients], counts: Mapping[Tensor, Tensor]
     ) -> Tensor | None:
         """Give the norm of the gradients of all tables that are clipped together, L2 included."""
