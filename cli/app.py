@@ -15,6 +15,7 @@ from stampede.cli.evaluate import evaluate
 from stampede.cli.inspect import inspect
 from stampede.cli.predict import predict
 from stampede.cli.prepare import prepare
+from stampede.cli.report import report
 from stampede.cli.scale import scale
 from stampede.cli.synth import synth
 from stampede.cli.train import train
@@ -37,7 +38,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (prepare, inspect, train, evaluate, predict, transform, scale, synth, doctor):
+for command in (prepare, inspect, train, evaluate, predict, report, transform, scale, synth, doctor):
     app.command()(command)
 
 

@@ -1,0 +1,1 @@
+"""What the report of a run shows: each file reads or draws one part of it."""
