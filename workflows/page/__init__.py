@@ -6,7 +6,16 @@ The file needs nothing beside it and asks the network for nothing: plotly.js is 
 from __future__ import annotations
 
 from stampede.workflows.page.blocks import Block, Chart, Choice, Facts, Note, Page, Section, Table
-from stampede.workflows.page.figures import INK, MUTED, SERIES, SURFACE, color, new_figure, sequential
+from stampede.workflows.page.figures import (
+    INK,
+    MUTED,
+    SERIES,
+    SURFACE,
+    color,
+    names_on_y,
+    new_figure,
+    sequential,
+)
 from stampede.workflows.page.render import render, write
 
 __all__ = [
@@ -23,6 +32,7 @@ __all__ = [
     "Section",
     "Table",
     "color",
+    "names_on_y",
     "new_figure",
     "render",
     "sequential",

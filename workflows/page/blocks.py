@@ -68,6 +68,8 @@ class Table:
         Heading above it.
     folded:
         Whether only the title is shown until the reader opens it.
+    wide:
+        Whether it takes the whole width of the page.
     """
 
     header: Sequence[str]
@@ -76,6 +78,7 @@ class Table:
     marked: Sequence[int] = ()
     title: str = ""
     folded: bool = False
+    wide: bool = True
 
 
 @dataclass(frozen=True)

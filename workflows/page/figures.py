@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
@@ -21,10 +22,27 @@ SURFACE: Final = "var(--surface)"
 
 SCALE_STEPS: Final = 5
 
+LONGEST_NAME = 14
+
 
 def color(number: int) -> str:
     """Return the colour of the series with this number, from 0; they repeat after eight."""
     return SERIES[number % len(SERIES)]
+
+
+def names_on_y(figure: go.Figure, names: Sequence[str]) -> None:
+    """Label every category of the y axis in small letters; long names are cut, and whole where one points."""
+    short = [name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…" for name in names]
+    figure.update_yaxes(
+        tickmode="array",
+        tickvals=list(range(len(names))),
+        ticktext=short,
+        tickfont={"size": 10},
+        ticks="",
+        title=None,
+        categoryorder="array",
+        categoryarray=list(names),
+    )
 
 
 def sequential() -> list[list[float | str]]:

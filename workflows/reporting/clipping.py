@@ -7,18 +7,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from stampede.training.config import TrainConfig
-from stampede.workflows.page import MUTED, Block, Chart, Note, Section, color, new_figure
+from stampede.workflows.page import MUTED, Block, Chart, Note, Section, color, names_on_y, new_figure
 from stampede.workflows.reporting.curves import add_epochs, thinned
 from stampede.workflows.reporting.history import History, TablesRecord
 from stampede.workflows.reporting.text import bounds
 
 COWCLIP_TEXT = (
     "CowClip shortens the gradient of an id's embedding row where it is longer than a threshold of that "
-    "row's own: r · c · max(‖w‖, r · √d · ζ), with c the number of times the id occurs in the batch. A "
-    "frequent id has a large c and so may move far; a rare one is held close to the size of its weights, "
-    "which is what keeps training stable when a large batch gives a large gradient to ids that it has only "
-    "a few rows of.\n\nThe clip factor is min(1, threshold / gradient norm): 1 leaves the gradient as it "
-    "is, 0.1 shortens it to a tenth."
+    "row's own: r · c · max(‖w‖, r · √d · ζ), with c the number of times the id occurs in the batch. The "
+    "threshold grows with c, so an id may move by about the size of its own weights for each of its rows, "
+    "be it frequent or rare: this is how CowClip keeps large batches stable.\n\nThe clip factor is min(1, "
+    "threshold / gradient norm): 1 leaves the gradient as it is, 0.1 shortens it to a tenth."
 )
 SHOWN_FIELDS = 14
 
@@ -122,7 +121,9 @@ def _by_frequency(records: Sequence[TablesRecord]) -> list[Block]:
             )
     for figure in (factor, share):
         figure.update_xaxes(categoryorder="array", categoryarray=labels)
-    factor.update_yaxes(range=[0, 1.05])
+    lowest = min(part.factor for _, parts, *_ in lines for part in parts if part.factor is not None)
+    room = 1.0 if lowest < 0.6 else 1.2 * (1 - lowest) + 0.001
+    factor.update_yaxes(range=[1 - room, 1 + 0.05 * room])
     share.update_yaxes(tickformat=".3~%", rangemode="tozero")
     steps = f"over {len(records)} steps of the run"
     return [
@@ -198,7 +199,7 @@ def _by_field(records: Sequence[TablesRecord]) -> Chart:
         showlegend=False,
     )
     figure.update_xaxes(tickformat=".3~%")
-    figure.update_yaxes(tickmode="linear", tickfont={"size": 10}, title=None)
+    names_on_y(figure, names)
     return Chart(
         "Fields clipped most",
         figure,

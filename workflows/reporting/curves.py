@@ -80,7 +80,7 @@ def _cross_entropy(history: History) -> Chart:
     raw = [record.cross_entropy for record in history.steps]
     steps, values, means = thinned([record.step for record in history.steps], raw, smoothed(raw))
     figure = new_figure(x="step", y="cross-entropy", hovermode="x unified")
-    figure.add_scatter(x=steps, y=values, name="as written", line={"color": MUTED, "width": 1}, opacity=0.55)
+    figure.add_scatter(x=steps, y=values, name="each record", line={"color": MUTED, "width": 1}, opacity=0.7)
     figure.add_scatter(x=steps, y=means, name="smoothed", line={"color": color(0), "width": 2.5})
     add_epochs(figure, history)
     return Chart(

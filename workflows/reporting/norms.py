@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from stampede.workflows.page import Block, Chart, Note, Section, color, new_figure, sequential
+from stampede.workflows.page import Block, Chart, Note, Section, color, names_on_y, new_figure, sequential
 from stampede.workflows.reporting.curves import add_epochs
 from stampede.workflows.reporting.history import History, TablesRecord
 
@@ -87,7 +87,8 @@ def _heatmap(
         ygap=1,
     )
     figure.update_xaxes(type="category", nticks=6, tickangle=0, showgrid=False)
-    figure.update_yaxes(tickmode="linear", tickfont={"size": 10}, title=None, showgrid=False, ticks="")
+    names_on_y(figure, [fields[index] for index in order])
+    figure.update_yaxes(showgrid=False)
     return Chart(title, figure, caption, height=max(320, HEAD + PIXELS_PER_FIELD * len(fields)))
 
 

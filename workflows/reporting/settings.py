@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from stampede import ConfigError
-from stampede.pipeline.dataset import NULL_ID, UNSEEN_ID, Dataset
+from stampede.pipeline.dataset import FIRST_VALUE_ID, NULL_ID, UNSEEN_ID, Dataset
 from stampede.training.config import TrainConfig
-from stampede.workflows.page import Block, Facts, Note, Section, Table
+from stampede.workflows.page import Block, Chart, Facts, Note, Section, Table, color, new_figure
 from stampede.workflows.recipe import RECIPES, Recipe, configure
+from stampede.workflows.reporting.scored import CODE_NAMES, FIRST_RANGE, LOWER_BOUNDS
 from stampede.workflows.reporting.text import UNKNOWN, share, whole
 from stampede.workflows.run import Run
 
@@ -69,7 +72,6 @@ def data(run: Run, dataset: Dataset | None) -> Section:
         ("Ids of all fields", whole(sum(v.size for v in encoder.vocabularies.values()))),
         ("Dense features", whole(len(encoder.dense)), f"--dense {encoding.dense_mode}"),
     ]
-    blocks: list[Block] = []
     if dataset is not None:
         manifest = dataset.manifest
         rule = manifest.split
@@ -78,19 +80,41 @@ def data(run: Run, dataset: Dataset | None) -> Section:
             ("Split rule", rule.rule, of_rule or (f"by {rule.time_unit}" if rule.rule == "time" else "")),
             ("Fitted on", manifest.fit_on, f"values with {manifest.min_count} or more rows"),
         ]
-        blocks.append(
-            Table(
-                ["split", "rows", "click rate"],
-                [
-                    [name, f"{info.rows:,}", f"{100 * info.click_rate:.3f}%" if info.rows else UNKNOWN]
-                    for name, info in manifest.splits.items()
-                ],
-                title="Splits",
-            )
-        )
-    blocks.insert(0, Facts(facts))
-    blocks.append(_fields(run))
+        facts += [
+            (f"Rows of {name}", whole(info.rows), f"click rate {share(info.click_rate)}" if info.rows else "")
+            for name, info in manifest.splits.items()
+        ]
+    blocks: list[Block] = [Facts(facts), _fields(run), _frequencies(run)]
     return Section("Dataset", f"The dataset lay at {run.origin.path} when the run was made.", blocks)
+
+
+def _frequencies(run: Run) -> Chart:
+    ids = np.zeros(len(LOWER_BOUNDS), np.int64)
+    values = np.zeros(len(LOWER_BOUNDS), np.int64)
+    for vocabulary in run.encoder.vocabularies.values():
+        counts = vocabulary.counts[FIRST_VALUE_ID:]
+        counts = counts[counts > 0]
+        index = np.searchsorted(np.array(LOWER_BOUNDS), counts, side="right") - 1
+        ids += np.bincount(index, minlength=len(ids))
+        np.add.at(values, index, counts)
+    figure = new_figure(x="training count of the id", y="share", x_type="category", bargap=0.3)
+    for number, (name, numbers) in enumerate((("of the ids", ids), ("of the values in rows", values))):
+        figure.add_bar(
+            x=CODE_NAMES[FIRST_RANGE:],
+            y=numbers / max(int(numbers.sum()), 1),
+            name=name,
+            marker_color=color(number),
+            customdata=numbers,
+            hovertemplate=f"ids with %{{x}} rows: %{{y:.2%}} {name} (%{{customdata:,}})<extra></extra>",
+        )
+    figure.update_yaxes(tickformat=".2~%")
+    return Chart(
+        "Frequent and rare ids",
+        figure,
+        "Ids with a value of their own, of all fields, by how often they occur in the training split. "
+        "Where most ids are rare but most values in rows are of frequent ones, the tail is long: the case "
+        "that CowClip is for.",
+    )
 
 
 def _fields(run: Run) -> Table:
@@ -111,6 +135,7 @@ def _fields(run: Run) -> Table:
         ["field", "ids", "empty", "rare", "most frequent"],
         rows,
         title="Fields",
+        wide=False,
         caption="Ids in the vocabulary; shares of the rows of the training split that are empty or have a "
         "value too rare for an id of its own; rows of the most frequent id.",
     )
