@@ -17,6 +17,7 @@ from stampede.cli.predict import predict
 from stampede.cli.prepare import prepare
 from stampede.cli.report import report
 from stampede.cli.scale import scale
+from stampede.cli.sweep import sweep
 from stampede.cli.synth import synth
 from stampede.cli.train import train
 from stampede.cli.transform import transform
@@ -38,7 +39,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (prepare, inspect, train, evaluate, predict, report, transform, scale, synth, doctor):
+for command in (
+    prepare, inspect, train, evaluate, predict, report, sweep, transform, scale, synth, doctor,
+):  # fmt: skip
     app.command()(command)
 
 

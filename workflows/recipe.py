@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -167,6 +168,11 @@ def _check_options(given: dict[str, Any], *, model: str) -> None:
     for name in ("rho", "bound"):
         if name in given and given.get("optimizer") != "helen":
             raise ConfigError(f"--{name} is of --optimizer helen")
+
+
+def without_options_of_others(given: Mapping[str, Any], *, model: str) -> dict[str, Any]:
+    """Return what was given without the options that are of other models."""
+    return {name: value for name, value in given.items() if model in _OPTIONS_OF.get(name, (model,))}
 
 
 def configure(

@@ -99,7 +99,7 @@ def _configure(
     dataset: Dataset, *, recipe: str | None, given: dict[str, Any], say: Callable[[str], None]
 ) -> TrainConfig:
     """Return the values of a new run."""
-    chosen = recipe or _recipe_for(dataset, say)
+    chosen = recipe or recipe_for(dataset, say)
     loaded = Recipe.named(chosen)
     config, exceptions = configure(loaded.train, given)
     if exceptions:
@@ -156,7 +156,7 @@ def _tell(config: TrainConfig, dataset: Dataset, device: torch.device, say: Call
         compile_kernels(say)
 
 
-def _recipe_for(dataset: Dataset, say: Callable[[str], None]) -> str:
+def recipe_for(dataset: Dataset, say: Callable[[str], None]) -> str:
     """Return the recipe named like the dataset's log, else one by its size."""
     log, rows = dataset.manifest.log.name, dataset.rows["train"]
     if log in RECIPES:

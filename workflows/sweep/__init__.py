@@ -1,0 +1,5 @@
+"""``stampede sweep``: batch sizes, rules and seeds side by side, as one study."""
+
+from stampede.workflows.sweep.sweep import SweepObserver, SweepOptions, run_sweep
+
+__all__ = ["SweepObserver", "SweepOptions", "run_sweep"]
