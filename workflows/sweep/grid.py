@@ -154,8 +154,11 @@ def configure_points(
 
 
 def identity(config: TrainConfig) -> str:
-    """Return a text that two runs have in common when they learn the same."""
-    return config.model_dump_json(exclude=set(NOT_OF_THE_RESULT))
+    """Return a text that two runs have in common when they learn the same.
+
+    Defaults are left out, so that a study goes on when a later version has more options.
+    """
+    return config.model_dump_json(exclude=set(NOT_OF_THE_RESULT), exclude_defaults=True)
 
 
 def _names(text: str, flag: str, *, known: list[str]) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,9 +12,9 @@ from stampede.pipeline.dataset import Dataset
 from stampede.training.config import TrainConfig
 from stampede.workflows.recipe import Recipe
 from stampede.workflows.sweep.devices import slots_of
-from stampede.workflows.sweep.grid import Grid, Point, identity, natural_clip, values_of
+from stampede.workflows.sweep.grid import Grid, Point, configure_points, identity, natural_clip, values_of
 from stampede.workflows.sweep.output import write_outputs
-from stampede.workflows.sweep.pool import Pool
+from stampede.workflows.sweep.pool import Pool, Slot
 from stampede.workflows.sweep.study import RECIPE, Outcome, Study, names_of
 from stampede.workflows.sweep.table import StudyTable, tabulate
 from stampede.workflows.sweep.worker import Job
@@ -89,18 +89,21 @@ def run_sweep(
     """
     dataset = Dataset.open(dataset_path)
     grid, recipe_name, recipe = _ask(dataset, options, say)
+    asked = configure_points(grid.points(), recipe.train, options.fixed)
+    first = next(iter(asked.values()))
+    slots = slots_of(first.device, devices=options.devices, jobs=options.jobs, threads=first.threads)
+    # nothing is written, or replaced by --force, before all of it has a meaning
     study = Study.begin(
         out, dataset,
         recipe_name=recipe_name, recipe=recipe, fixed=options.fixed, grid=grid,
         resume=options.resume, force=options.force,
     )  # fmt: skip
     configs = study.points()
-    asked = {point: configs[point] for point in grid.points()}
     outcomes = study.outcomes()
     jobs = _jobs(study, asked, outcomes, names_of(configs, outcomes))
     _say_what_is_odd(study, dataset, asked, say)
     try:
-        _train(study, jobs, asked, dataset, options, observer)
+        _train(study, jobs, asked, slots, rows=dataset.rows["train"], observer=observer)
     finally:
         table = tabulate(study, target_auc=options.target_auc)
         write_outputs(table)
@@ -183,27 +186,24 @@ def _train(
     study: Study,
     jobs: Mapping[str, tuple[Point, Job]],
     asked: Mapping[Point, TrainConfig],
-    dataset: Dataset,
-    options: SweepOptions,
+    slots: Sequence[Slot],
+    *,
+    rows: int,
     observer: SweepObserver,
 ) -> None:
-    rows = {name: asked[point].epochs * dataset.rows["train"] for name, (point, _) in jobs.items()}
-    observer.study_started(len(jobs), sum(rows.values()))
-    if not jobs:
-        return
-    first = next(iter(asked.values()))
-    slots = slots_of(first.device, devices=options.devices, jobs=options.jobs, threads=first.threads)
+    left = {name: asked[point].epochs * rows for name, (point, _) in jobs.items()}
+    observer.study_started(len(jobs), sum(left.values()))
     for name in jobs:
         study.forget(name)
     pool = Pool({name: job for name, (_, job) in jobs.items()}, slots, log=study.log_file)
     for event in pool.events():
-        done = min(event.rows, rows[event.name])
-        rows[event.name] -= done
+        done = min(event.rows, left[event.name])
+        left[event.name] -= done
         observer.rows_trained(done)
         if event.outcome is not None:
             outcome = Outcome(event.name, identity(asked[jobs[event.name][0]]), **event.outcome)
             study.keep(outcome)
-            observer.rows_trained(rows.pop(event.name))
+            observer.rows_trained(left.pop(event.name))
             observer.run_ended(outcome, _auc(study, event.name))
 
 
