@@ -12,6 +12,7 @@ import typer
 from stampede import ConfigError, StampedeError, StoppedError, __version__
 from stampede.cli.doctor import doctor
 from stampede.cli.evaluate import evaluate
+from stampede.cli.export import export
 from stampede.cli.inspect import inspect
 from stampede.cli.predict import predict
 from stampede.cli.prepare import prepare
@@ -40,7 +41,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (
-    prepare, inspect, train, evaluate, predict, report, sweep, transform, scale, synth, doctor,
+    prepare, inspect, train, evaluate, predict, report, sweep, export, transform, scale, synth, doctor,
 ):  # fmt: skip
     app.command()(command)
 
