@@ -18,6 +18,7 @@ from stampede.cli.predict import predict
 from stampede.cli.prepare import prepare
 from stampede.cli.report import report
 from stampede.cli.scale import scale
+from stampede.cli.serve import serve
 from stampede.cli.sweep import sweep
 from stampede.cli.synth import synth
 from stampede.cli.train import train
@@ -41,7 +42,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (
-    prepare, inspect, train, evaluate, predict, report, sweep, export, transform, scale, synth, doctor,
+    prepare, inspect, train, evaluate, predict, report, sweep, export, serve, transform, scale, synth, doctor,
 ):  # fmt: skip
     app.command()(command)
 

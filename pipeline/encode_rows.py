@@ -88,9 +88,9 @@ class RowEncoder:
         """Return the text that a log would hold for the values of a row; columns that it lacks are empty.
 
         Strings are taken as they are, None is empty, integers have their digits. True and False are 1 and 0
-        in a dense column and ``true`` and ``false`` in a categorical one, as of a parquet file. Fractions have
+        in a dense column, ``true`` and ``false`` in a categorical one, as of a parquet file. Fractions have
         their shortest digits in a dense column; in a categorical one they have no text that every program
-        would give them, and are refused. The label and the columns that the schema drops are not looked at.
+        would give them, and are refused. The label and the columns that the schema drops are not read.
 
         Raises
         ------

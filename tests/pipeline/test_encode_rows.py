@@ -108,8 +108,10 @@ def test_rows_are_encoded_as_a_parquet_file_with_tabs_line_ends_and_integers(
 
 
 def test_booleans_and_fractions_are_what_they_are_in_a_parquet_file(encoder: Encoder, tmp_path: Path) -> None:
-    rows = [{"I1": True, "I2": 0.1, "C1": True, "C2": None, "when": 14102100}, {"I1": False, "I2": -1e30, "C1": False,
-            "C2": "x", "when": 14102101}]  # fmt: skip
+    rows: list[dict[str, Any]] = [
+        {"I1": True, "I2": 0.1, "C1": True, "C2": None, "when": 14102100},
+        {"I1": False, "I2": -1e30, "C1": False, "C2": "x", "when": 14102101},
+    ]
     pl.DataFrame(rows).write_parquet(tmp_path / "rows.parquet")
 
     assert_frame_equal(
