@@ -42,6 +42,15 @@ def inspect(
         [(name, f"{info.rows:,}", f"{info.click_rate:.4f}") for name, info in manifest.splits.items()],
     )
     typer.echo()
+    if manifest.growths:
+        print_table(
+            ("grown with", "rows", "min-count", "new ids"),
+            [
+                (growth.split, f"{growth.rows:,}", f"{growth.min_count}", f"{sum(growth.ids.values()):,}")
+                for growth in manifest.growths
+            ],
+        )
+        typer.echo()
     print_table(
         (
             "field",
@@ -73,6 +82,7 @@ def inspect(
     if manifest.dense:
         typer.echo()
         rows = summaries[0].rows if summaries else manifest.splits["train"].rows
+        rows -= sum(growth.rows for growth in manifest.growths)  # dense statistics are of the first fit
         print_table(
             ("dense", "null", "minimum", "maximum"),
             [
@@ -87,6 +97,8 @@ def inspect(
         typer.echo(f"further dense columns: {', '.join(added)}")
     typer.echo("unseen: share of test rows whose value has no id; top 10: share of the ten commonest ids")
     fitted = "the training rows" if manifest.fit_on == "train" else "all rows, those of the test too"
+    if manifest.growths:
+        fitted += f" and those of {', '.join(growth.split for growth in manifest.growths)}"
     typer.echo(
         f"ids, counts and shares are of {fitted}; ids include those of padding, null and unseen values"
     )

@@ -14,6 +14,8 @@ from stampede.cli.common import Debug, Force, Json, given, print_json, print_tab
 if TYPE_CHECKING:
     from stampede.pipeline.estimate import Estimate
 
+SHOWN_FIELDS = 3
+
 
 def pairs(crosses: list[str] | None) -> tuple[tuple[str, str], ...] | None:
     """Return the fields that each --cross names."""
@@ -52,7 +54,11 @@ def prepare(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the random split. [0]")] = None,
     min_count: Annotated[
-        int | None, typer.Option(help="Values with fewer training rows share the id of rare values. [2]")
+        int | None,
+        typer.Option(
+            help="Values with fewer training rows share the id of rare values. [2, or with --grow-vocab as "
+            "the dataset was made]"
+        ),
     ] = None,
     max_size: Annotated[
         int | None, typer.Option(help="Keep at most this many values per field. [all]")
@@ -138,6 +144,13 @@ def prepare(
             help="Add the files to the dataset at --out as a split of this name, by the ids that it has.",
         ),
     ] = None,
+    grow_vocab: Annotated[
+        bool,
+        typer.Option(
+            "--grow-vocab",
+            help="With --append: give the values that the files bring ids after all others, which stay.",
+        ),
+    ] = False,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Say the rows, disk and memory that it will take, and write nothing."),
@@ -185,6 +198,8 @@ def prepare(
     )
     if append is not None and (dry_run or force or gpu or engine != "polars" or memory_limit):
         raise ConfigError("--append takes neither --dry-run, --force, --memory-limit nor an --engine")
+    if grow_vocab and append is None:
+        raise ConfigError("--grow-vocab is of use with --append only")
     if dry_run and (gpu or engine != "polars"):
         raise ConfigError(
             "--dry-run estimates what --engine polars takes: leave out --engine and its options"
@@ -194,7 +209,7 @@ def prepare(
         return
     with Display() as display:
         if append is not None:
-            prepared = run_append(request, append, progress=display)
+            prepared = run_append(request, append, grow=grow_vocab, progress=display)
         else:
             prepared = run_prepare(request, engine=engine, gpu=gpu, force=force, progress=display)
     dataset = prepared.dataset
@@ -217,6 +232,11 @@ def prepare(
     dense_count = len(dataset.dense_columns)
     dense_text = f", {dense_count} dense columns" if dense_count else ""
     typer.echo(f"{len(dataset.fields)} categorical fields with {ids:,} ids{dense_text}")
+    if grow_vocab:
+        gained = manifest.growths[-1]
+        many = sorted(gained.ids.items(), key=lambda item: -item[1])[:SHOWN_FIELDS]
+        most = ", ".join(f"{name} {number:,}" for name, number in many if number)
+        typer.echo(f"{sum(gained.ids.values()):,} of them are new" + (f" (most of {most})" if most else ""))
     if manifest.rejected:
         typer.echo(f"{manifest.rejected:,} rows were left out: see {dataset.path / 'rejected.parquet'}")
     done = "made" if append is None else f"has a split {append},"

@@ -1,10 +1,14 @@
-"""Later files of a log -> a further split of its dataset, by the vocabulary and statistics that it has."""
+"""Later files of a log -> a further split of its dataset, by the vocabulary and statistics that it has.
+
+The vocabulary may grow by the values that the files bring (:mod:`stampede.pipeline.grow`).
+"""
 
 from __future__ import annotations
 
 import errno
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -18,18 +22,21 @@ from stampede.pipeline.dataset import (
     TARGET_FOLDER,
     VOCABULARY_FOLDER,
     Dataset,
+    Manifest,
     Split,
 )
 from stampede.pipeline.encode import Encoder
 from stampede.pipeline.engine import SCRATCH, SPOOL_FOLDER, part_name, sink_part
 from stampede.pipeline.engine_nvtabular import WORKFLOW_FOLDER
 from stampede.pipeline.errors import READ_ERRORS
+from stampede.pipeline.grow import GrowOptions, check_growable, grow_vocabularies, grown_manifest
+from stampede.pipeline.memory import working_memory
 from stampede.pipeline.plan import no_rows_error, split_info
 from stampede.pipeline.progress import Progress, Silent, counted
 from stampede.pipeline.publish import building, normal
 from stampede.pipeline.schema import Schema
 from stampede.pipeline.sources import resolve_inputs
-from stampede.pipeline.spool import BadRows, write_spool
+from stampede.pipeline.spool import BadRows, Spool, write_spool
 
 TAKEN_NAMES = (SCRATCH, VOCABULARY_FOLDER, TARGET_FOLDER, WORKFLOW_FOLDER, MANIFEST, REJECTED)
 
@@ -40,6 +47,7 @@ def append_split(
     dataset_path: str | Path,
     split: Split,
     *,
+    grow: GrowOptions | None = None,
     bad_rows: BadRows = "stop",
     progress: Progress | None = None,
 ) -> Dataset:
@@ -56,13 +64,15 @@ def append_split(
         Files or glob patterns, read as one log in order.
     split:
         A name that the dataset has no split of: letters, digits, ``_``, ``.`` and ``-``.
+    grow:
+        How the vocabularies grow by the values of these rows; None leaves them as they are.
 
     Raises
     ------
     InputError, SchemaError
         The input cannot be used; the message names file, line and column.
     ConfigError
-        The name cannot be that of a split, or the log is another one.
+        The name cannot be that of a split, the log is another one, or its vocabularies cannot grow.
     DatasetError
         There is no dataset, it has that split, or it cannot be written.
     """
@@ -76,6 +86,8 @@ def append_split(
             f"{dataset.path} is of another log: name the preset or schema that it was made with "
             f"({manifest.log.name})"
         )
+    if grow is not None:
+        check_growable(dataset)
     encoder, rejected = Encoder.of_dataset(dataset), _rejected_before(dataset)
 
     def confirm() -> None:
@@ -84,13 +96,15 @@ def append_split(
 
     with building(target, force=True, replaces=(MANIFEST,), confirm=confirm) as folder:
         files = resolve_inputs(inputs)
-        _take_over(dataset.path, folder)
+        _take_over(dataset.path, folder, but=(VOCABULARY_FOLDER,) if grow is not None else ())
         progress.start("read", None)
         spool = write_spool(
             files, schema, folder / SCRATCH / SPOOL_FOLDER, bad_rows=bad_rows, on_rows=progress.advance
         )
         if spool.rows == 0:
             raise no_rows_error(files, spool.rejected)
+        if grow is not None:
+            encoder, manifest = _grow(encoder, manifest, spool, folder, split, grow, progress)
         progress.start("encode", spool.rows)
         encoded = encoder.encode(spool.scan(), counts=manifest.counts, keep=(LABEL,))
         encoded = encoded.with_columns(counted(pl.col(LABEL), pl.Int8, progress.advance))
@@ -100,15 +114,45 @@ def append_split(
         rejected += [spool.rejected] if spool.rejected.height else []
         if rejected:
             pl.concat(rejected).write_parquet(folder / REJECTED)
+        added = split_info(folder, split).model_copy(update={"growths": len(manifest.growths)})
         changed = manifest.model_copy(
             update={
-                "splits": manifest.splits | {split: split_info(folder, split)},
+                "splits": manifest.splits | {split: added},
                 "rejected": manifest.rejected + spool.rejected.height,
                 "earlier": (*manifest.earlier, dataset.fingerprint),
             }
         )
         (folder / MANIFEST).write_text(changed.to_json(), "utf-8")
     return Dataset.open(target)
+
+
+def _grow(
+    encoder: Encoder,
+    manifest: Manifest,
+    spool: Spool,
+    folder: Path,
+    split: Split,
+    options: GrowOptions,
+    progress: Progress,
+) -> tuple[Encoder, Manifest]:
+    """Write the vocabularies with the values of the new rows; return the encoder and manifest with them."""
+    min_count = manifest.min_count if options.min_count is None else options.min_count
+    grown = grow_vocabularies(
+        encoder,
+        spool.scan(),
+        total=spool.rows,
+        min_count=min_count,
+        max_size=manifest.max_size,
+        memory=working_memory(None),
+        progress=progress,
+    )
+    (folder / VOCABULARY_FOLDER).mkdir()
+    for name, vocabulary in grown.items():
+        vocabulary.save(folder / VOCABULARY_FOLDER / f"{name}.parquet")
+    changed = grown_manifest(
+        manifest, encoder.vocabularies, grown, split=split, rows=spool.rows, min_count=min_count
+    )
+    return replace(encoder, vocabularies=grown), changed
 
 
 def _check_split(dataset: Dataset, split: Split) -> None:
@@ -135,9 +179,14 @@ def _rejected_before(dataset: Dataset) -> list[pl.DataFrame]:
         raise DatasetError(f"{dataset.path / REJECTED} is missing or damaged: prepare it again") from error
 
 
-def _take_over(source: Path, folder: Path) -> None:
-    """Link all files but those that change; copy them where the file system has no links."""
+def _take_over(source: Path, folder: Path, *, but: Sequence[str] = ()) -> None:
+    """Link all files but those that change; copy them where the file system has no links.
+
+    A link shares its content with the dataset: what is written anew must not be among them.
+    """
     for path in sorted(source.rglob("*")):
+        if path.relative_to(source).parts[0] in but:
+            continue
         place = folder / path.relative_to(source)
         if path.is_dir():
             place.mkdir()

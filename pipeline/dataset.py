@@ -12,7 +12,9 @@ and, unless the dataset was prepared without counts, ``X_count`` int32: how ofte
 rows that were fitted on.
 
 Ids of a field: 0 padding, 1 null or empty, 2 unseen or rare, then 3, 4, … by descending count, ties by
-ascending value bytes; hash buckets, where asked for, follow the values that were kept.
+ascending value bytes; hash buckets, where asked for, follow the values that were kept. A vocabulary that grew
+with later splits is ordered by generation: the ids that a growth brought follow on all earlier ones, among
+them by descending count in that split, ties by ascending value bytes.
 """
 
 from __future__ import annotations
@@ -107,7 +109,10 @@ class Encoding(_Record):
 
 
 class FieldInfo(_Record):
-    """A categorical field: ``size`` ids in all, and how many training rows are null (id 1) or rare (id 2)."""
+    """A categorical field: ``size`` ids in all, and how many training rows are null (id 1) or rare (id 2).
+
+    Where the vocabulary grew, the rows of the splits that it grew with are training rows too.
+    """
 
     name: str
     size: int
@@ -137,17 +142,44 @@ class PartInfo(_Record):
 
 
 class SplitInfo(_Record):
-    """A split: its rows, the share of them that were clicked, its files in row order."""
+    """A split: its rows, the share of them that were clicked, its files in row order.
+
+    ``growths`` is how many growths of the vocabulary it was encoded after: it has no ids of later ones, and
+    its columns ``X_count`` are the counts of that time.
+    """
 
     rows: int
     click_rate: float
     files: tuple[PartInfo, ...]
+    growths: int = 0
+
+
+class Growth(_Record):
+    """What the vocabularies gained with a split.
+
+    Attributes
+    ----------
+    split:
+        The split whose values were added, and whose rows are counted from then on.
+    rows:
+        Its rows: those that the vocabularies are fitted on became so many more.
+    min_count:
+        How often a new value had to occur in them.
+    ids:
+        How many ids each field gained.
+    """
+
+    split: Split
+    rows: int
+    min_count: int
+    ids: dict[str, int]
 
 
 class Manifest(BaseModel):
     """What ``manifest.json`` holds. It names no machine, time or absolute path: same data, same manifest.
 
-    ``earlier`` has the SHA-256 of each manifest that the dataset had before a split was added.
+    ``growths`` are those of the vocabularies, in order. ``earlier`` has the SHA-256 of each manifest that the
+    dataset had before a split was added.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
@@ -166,6 +198,7 @@ class Manifest(BaseModel):
     dense: tuple[DenseInfo, ...]
     splits: dict[Split, SplitInfo]
     rejected: int
+    growths: tuple[Growth, ...] = ()
     earlier: tuple[str, ...] = ()
 
     def to_json(self) -> str:

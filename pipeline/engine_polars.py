@@ -18,6 +18,7 @@ from stampede.pipeline.engine import Job
 from stampede.pipeline.fit import (
     VocabularyFolder,
     build_vocabulary,
+    count_in_parts,
     fit_targets,
     passes_to_count,
     with_folds,
@@ -25,7 +26,7 @@ from stampede.pipeline.fit import (
 from stampede.pipeline.progress import Progress
 from stampede.pipeline.split import SPLIT
 from stampede.pipeline.spool import ROW
-from stampede.pipeline.vocabulary import Lookup, Vocabulary, count_plan
+from stampede.pipeline.vocabulary import Lookup, Vocabulary
 
 
 class PolarsEngine:
@@ -83,11 +84,11 @@ class PolarsPlan:
 
     def passes(self, values: Mapping[str, pl.Expr]) -> Mapping[str, int]:
         """Return in how many passes over the rows the values of each field are counted."""
-        return passes_to_count(self.job, values)
+        job = self.job
+        return passes_to_count(job.fitted_rows, values, total=job.fitted_total, memory=job.memory)
 
     def _count_in_parts(self, value: pl.Expr, parts: int) -> Iterator[pl.DataFrame]:
-        for part in range(parts):
-            yield self.collect(count_plan(self.job.fitted_rows, value, part=part, parts=parts))
+        return count_in_parts(self.job.fitted_rows, value, parts, collect=self.collect)
 
     def lookup(self, values: Mapping[str, pl.Expr], vocabularies: VocabularyFolder) -> Lookup:
         """Return how values become ids."""

@@ -16,12 +16,11 @@ import polars as pl
 from stampede.pipeline.dataset import LABEL
 from stampede.pipeline.dense import Collect, collect_streaming
 from stampede.pipeline.encode import Encoder
-from stampede.pipeline.engine import Job
 from stampede.pipeline.memory import BYTES_PER_COUNTED_VALUE, BYTES_PER_ENCODED_VALUE
 from stampede.pipeline.options import PrepareOptions
 from stampede.pipeline.split import SPLIT, split_code
 from stampede.pipeline.target import FOLD, OutOfFold, clicks_by_fold, fold_of_row, rates_by_fold
-from stampede.pipeline.vocabulary import Lookup, Vocabulary, estimate_distinct, mean_length
+from stampede.pipeline.vocabulary import Lookup, Vocabulary, count_plan, estimate_distinct, mean_length
 
 BYTES_PER_ROW_COUNT = 4
 
@@ -85,17 +84,34 @@ def build_vocabulary(counted: Iterable[pl.DataFrame], options: PrepareOptions) -
     )
 
 
-def passes_to_count(job: Job, values: Mapping[str, pl.Expr]) -> dict[str, int]:
-    """Return in how many passes the values of each field are counted, so that the counts fit into memory."""
-    most = max(job.memory * 3 // 4 // BYTES_PER_COUNTED_VALUE, 1)
-    if job.fitted_total <= most:
+def passes_to_count(
+    rows: pl.LazyFrame, values: Mapping[str, pl.Expr], *, total: int, memory: int
+) -> dict[str, int]:
+    """Return in how many passes the values of each field are counted, so that the counts fit into memory.
+
+    Parameters
+    ----------
+    rows:
+        The rows whose values are counted, ``total`` of them.
+    memory:
+        Bytes that vocabularies and counts may take at a time.
+    """
+    most = max(memory * 3 // 4 // BYTES_PER_COUNTED_VALUE, 1)
+    if total <= most:
         return dict.fromkeys(values, 1)
-    rows = job.fitted_rows
     distinct = estimate_distinct(rows, values)
     many = {name: value for name, value in values.items() if distinct[name] > most // LONG_TEXT}
     for name, length in mean_length(rows, many).items():  # a value with a long text counts as several
         distinct[name] = ceil(distinct[name] * (1 + length / BYTES_PER_COUNTED_VALUE))
     return {name: max(ceil(number / most), 1) for name, number in distinct.items()}
+
+
+def count_in_parts(
+    rows: pl.LazyFrame, value: pl.Expr, parts: int, *, collect: Collect = collect_streaming
+) -> Iterator[pl.DataFrame]:
+    """Count the distinct values of a field, in several passes over the rows; see :func:`count_plan`."""
+    for part in range(parts):
+        yield collect(count_plan(rows, value, part=part, parts=parts))
 
 
 def with_folds(rows: pl.LazyFrame, options: PrepareOptions) -> pl.LazyFrame:

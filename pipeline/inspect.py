@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stampede.pipeline.dataset import FIRST_VALUE_ID, NULL_ID, UNSEEN_ID, Dataset
+from stampede.pipeline.dataset import NULL_ID, UNSEEN_ID, Dataset
 from stampede.pipeline.vocabulary import Vocabulary
 
 TOP_VALUES = 5
@@ -67,8 +67,9 @@ def _summarise(name: str, vocabulary: Vocabulary, unseen_share: float | None) ->
     rows = int(counts.sum())
     descending = np.sort(counts)[::-1]
     held = np.cumsum(descending)
-    values = vocabulary.values.head(TOP_VALUES).to_list()
-    shares = counts[FIRST_VALUE_ID : FIRST_VALUE_ID + len(values)] / rows
+    kept = vocabulary.value_counts
+    top = np.argsort(-kept, kind="stable")[:TOP_VALUES]
+    values, shares = vocabulary.values[top.tolist()].to_list(), kept[top] / rows
     return FieldSummary(
         name=name,
         rows=rows,

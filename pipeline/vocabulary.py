@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -23,16 +23,22 @@ ROWS_PER_GROUP = 1 << 18
 class Vocabulary:
     """The ids of one field: 0 padding, 1 null, 2 unseen or rare, then the values, then hash buckets.
 
+    Values that a vocabulary gained later (:meth:`grown`) follow on the buckets, so no id ever changes.
+
     Attributes
     ----------
     values:
-        String series of the values that were kept; the k-th has id ``3 + k``.
+        String series of the values that were kept; the k-th has id ``3 + k``, or ``3 + k + buckets`` where it
+        is one of the last ``after_buckets``.
     counts:
         int64 [size]: occurrences of each id among the fitted rows.
+    after_buckets:
+        How many of the values have their ids after the hash buckets; 0 where there are no buckets.
     """
 
     values: pl.Series
     counts: Counts
+    after_buckets: int = 0
 
     @property
     def size(self) -> int:
@@ -43,6 +49,11 @@ class Vocabulary:
     def buckets(self) -> int:
         """Number of ids that values without one of their own share by hash."""
         return self.size - FIRST_VALUE_ID - len(self.values)
+
+    @property
+    def before_buckets(self) -> int:
+        """Number of the values whose ids come before the hash buckets."""
+        return len(self.values) - self.after_buckets
 
     @classmethod
     def build(
@@ -96,6 +107,78 @@ class Vocabulary:
         counts = np.concatenate([reserved, kept["count"].to_numpy(), others if hash_buckets else others[:0]])
         return cls(kept["value"], counts)
 
+    def grown(
+        self, counted: Iterable[pl.DataFrame], *, min_count: int = 1, max_size: int | None = None
+    ) -> Self:
+        """Return the vocabulary with the values that further rows bring; every id stays what it is.
+
+        New values get the ids after all others: by descending count in the further rows, ties by ascending
+        value bytes. What occurs in the further rows is added to the counts.
+
+        Parameters
+        ----------
+        counted:
+            The values of the further rows, as for :meth:`build`.
+        min_count:
+            New values that occur less often in the further rows get no id.
+        max_size:
+            Most values in all, those that are known included.
+        """
+        counts = self.counts.copy()
+        of_value = pl.Schema({"value": pl.String, "count": pl.Int64, "id": pl.Int32})
+        frequent = [pl.DataFrame(schema=of_value)]
+
+        def share(rows: pl.DataFrame) -> None:
+            """Add rows to the counts of the ids that their values have without a new one."""
+            np.add.at(counts, rows["id"].to_numpy(), rows["count"].to_numpy())
+
+        value = pl.col("value")
+        known = value.is_null() | self.known_ids(value, 0, len(self.values)).is_not_null()
+        for frame in counted:
+            found = frame.select(value.cast(pl.String), pl.col("count").cast(pl.Int64))
+            found = found.with_columns(
+                self.ids(value).alias("id"), is_new=~known & (pl.col("count") >= min_count)
+            )
+            frequent.append(found.filter("is_new").select(list(of_value)))
+            share(found.filter(~pl.col("is_new")))
+        ranked = pl.concat(frequent).sort(["count", "value"], descending=[True, False])
+        room = len(ranked) if max_size is None else max(max_size - len(self.values), 0)
+        gained = ranked.head(room)
+        share(ranked.slice(gained.height))
+        return replace(
+            self,
+            values=pl.concat([self.values, gained["value"]]),
+            counts=np.concatenate([counts, gained["count"].to_numpy()]),
+            after_buckets=self.after_buckets + gained.height if self.buckets else 0,
+        )
+
+    def is_grown_from(self, older: Vocabulary) -> bool:
+        """Whether it is an older one with further ids: each id of that one means here what it means there."""
+        further = self.size - older.size
+        return (
+            further >= 0
+            and self.buckets == older.buckets
+            and (not self.buckets or self.before_buckets == older.before_buckets)
+            and self.values.head(len(older.values)).equals(older.values)
+        )
+
+    def ids_before(self, older: Vocabulary) -> npt.NDArray[np.int32]:
+        """Return for each id the one that its values had before: int32 [size].
+
+        Those that were gained since had the id of unseen values, or that of their hash bucket.
+
+        Parameters
+        ----------
+        older:
+            What this one was grown from (:meth:`is_grown_from`).
+        """
+        ids = np.arange(self.size, dtype=np.int32)
+        gained = self.values.slice(len(older.values))
+        ids[older.size :] = UNSEEN_ID
+        if self.buckets:
+            ids[older.size :] = FIRST_VALUE_ID + self.before_buckets + hash_bucket(gained, self.buckets)
+        return ids
+
     @classmethod
     def load(cls, file: Path) -> Self:
         """Read a vocabulary file of a dataset or run.
@@ -108,7 +191,11 @@ class Vocabulary:
         frame = read_table(file, ("id", "value", "count"))
         if not frame["id"].is_sorted():
             frame = frame.sort("id")
-        return cls(frame["value"].drop_nulls(), frame["count"].to_numpy().copy())
+        found = cls(frame["value"].drop_nulls(), frame["count"].to_numpy().copy())
+        if not found.buckets:
+            return found
+        last = frame["value"].is_null().arg_true()[-1]  # the last bucket: what follows was gained later
+        return replace(found, after_buckets=found.size - 1 - int(last))
 
     @property
     def text_bytes(self) -> int:
@@ -123,7 +210,12 @@ class Vocabulary:
     def save(self, file: Path) -> None:
         """Write the vocabulary file: id int32, value string (null for ids without one), count int64."""
         none = pl.Series([None], dtype=pl.String)
-        values = [none.new_from_index(0, FIRST_VALUE_ID), self.values, none.new_from_index(0, self.buckets)]
+        values = [
+            none.new_from_index(0, FIRST_VALUE_ID),
+            self.values.head(self.before_buckets),
+            none.new_from_index(0, self.buckets),
+            self.values.slice(self.before_buckets),
+        ]
         ids = np.arange(self.size, dtype=np.int32)
         frame = pl.DataFrame({"id": ids, "value": pl.concat(values), "count": self.counts})
         frame.write_parquet(file, row_group_size=ROWS_PER_GROUP)  # else it follows the number of threads
@@ -135,13 +227,24 @@ class Vocabulary:
     def known_ids(self, value: pl.Expr, start: int, stop: int) -> pl.Expr:
         """Int32 ids of the values from the ``start``-th to before the ``stop``-th; null for others."""
         some = pl.Enum(self.values.slice(start, stop - start))
-        return value.cast(some, strict=False).to_physical().cast(pl.Int32) + (FIRST_VALUE_ID + start)
+        place = value.cast(some, strict=False).to_physical().cast(pl.Int32) + start
+        if not self.after_buckets:
+            return place + FIRST_VALUE_ID
+        skipped = pl.when(place >= self.before_buckets).then(self.buckets).otherwise(0)
+        return place + skipped + FIRST_VALUE_ID
 
     def completed(self, value: pl.Expr, known: pl.Expr) -> pl.Expr:
         """Int32 ids of the values of an expression, given those of all that were kept."""
         unknown = self._bucket_ids(value, known) if self.buckets else pl.lit(UNSEEN_ID, pl.Int32)
         null = pl.lit(NULL_ID, pl.Int32)
         return pl.when(value.is_null()).then(null).otherwise(pl.coalesce(known, unknown))
+
+    @property
+    def value_counts(self) -> Counts:
+        """The counts of the values, in their order: int64 [values]."""
+        ids = np.arange(len(self.values)) + FIRST_VALUE_ID
+        ids[self.before_buckets :] += self.buckets
+        return self.counts[ids]
 
     @property
     def row_counts(self) -> npt.NDArray[np.int32]:
@@ -157,7 +260,7 @@ class Vocabulary:
         return logs.astype(np.float32)
 
     def _bucket_ids(self, value: pl.Expr, known: pl.Expr) -> pl.Expr:
-        first = FIRST_VALUE_ID + len(self.values)
+        first = FIRST_VALUE_ID + self.before_buckets
 
         def hash_unknown(values: pl.Series) -> pl.Series:
             distinct = values.drop_nulls().unique()

@@ -13,6 +13,7 @@ from stampede import ConfigError
 from stampede.pipeline import Dataset, DenseMode, PrepareOptions, Schema, SplitRule, append_split, prepare
 from stampede.pipeline.engine import EngineName, GpuOptions
 from stampede.pipeline.estimate import Estimate, estimate
+from stampede.pipeline.grow import GrowOptions
 from stampede.pipeline.memory import parse_bytes
 from stampede.pipeline.plan import check_dataset_free
 from stampede.pipeline.progress import Progress
@@ -111,16 +112,29 @@ def run_prepare(
     return Prepared(dataset, time.perf_counter() - started)
 
 
-def run_append(request: PrepareRequest, split: str, *, progress: Progress | None = None) -> Prepared:
-    """Add a split to a dataset; nothing but the files and what is done with bad rows is up to the user."""
+def run_append(
+    request: PrepareRequest, split: str, *, grow: bool = False, progress: Progress | None = None
+) -> Prepared:
+    """Add a split to a dataset; nothing but the files and what is done with bad rows is up to the user.
+
+    Parameters
+    ----------
+    grow:
+        Whether the vocabularies grow by the values of the files; how often a new value must occur is up to
+        the user then.
+    """
     started = time.perf_counter()
-    if request.recipe is not None or request.given.keys() - {"bad_rows"}:
+    free = {"bad_rows", "min_count"} if grow else {"bad_rows"}
+    if request.recipe is not None or request.given.keys() - free:
+        also = ", --bad-rows and --min-count" if grow else " and --bad-rows"
         raise ConfigError(
             f"--append {split}: a split is encoded as its dataset was: leave out --recipe and all "
-            "but --out and --bad-rows"
+            f"but --out{also}"
         )
+    given = dict(request.given)
+    growing = GrowOptions(min_count=given.pop("min_count", None)) if grow else None
     dataset = append_split(
-        request.schema, request.inputs, request.out, split, **request.given, progress=progress
+        request.schema, request.inputs, request.out, split, **given, grow=growing, progress=progress
     )
     return Prepared(dataset, time.perf_counter() - started)
 

@@ -212,3 +212,36 @@ class TestFeaturesAndLaterFiles:
         told = stampede("prepare", "criteo", small_log, "--out", tmp_path / "ds", "--dry-run")
         assert "nothing was written" in told.out
         assert not list(tmp_path.iterdir())
+
+    def test_append_with_a_growing_vocabulary(
+        self, stampede: Command, small_log: Path, tmp_path: Path
+    ) -> None:
+        out, rows = tmp_path / "ds", small_log.read_text().splitlines()
+        first, second = tmp_path / "day_1.tsv", tmp_path / "day_2.tsv"
+        first.write_text("\n".join(rows[:700]))
+        second.write_text("\n".join(rows[700:]))
+        stampede("prepare", "criteo", first, "--out", out)
+        before = stampede("inspect", out, "--json").json
+
+        refused = stampede("prepare", "criteo", second, "--out", tmp_path / "other", "--grow-vocab")
+        assert (refused.code, "--grow-vocab is of use with --append only" in refused.err) == (2, True)
+        refused = stampede(
+            "prepare", "criteo", second, "--out", out, "--append", "day_2", "--grow-vocab", "--dense", "log"
+        )
+        assert (refused.code, "all but --out, --bad-rows and --min-count" in refused.err) == (2, True)
+
+        answer = stampede(
+            "prepare", "criteo", second, "--out", out, "--append", "day_2", "--grow-vocab", "--min-count", "5"
+        )
+        assert answer.code == 0
+        after = stampede("inspect", out, "--json").json
+        (growth,) = after["growths"]
+        assert (growth["split"], growth["rows"], growth["min_count"]) == ("day_2", 800, 5)
+        sizes = [{field["name"]: field["size"] for field in d["fields"]} for d in (before, after)]
+        assert {name: sizes[1][name] - size for name, size in sizes[0].items()} == growth["ids"]
+        new = sum(growth["ids"].values())
+        assert new > 20
+        assert f"{new:,} of them are new (most of" in answer.out
+        shown = stampede("inspect", out).out
+        assert "grown with  rows  min-count  new ids" in shown
+        assert "are of the training rows and those of day_2" in shown

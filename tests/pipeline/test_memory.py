@@ -52,7 +52,7 @@ def test_large_fields_are_counted_and_looked_up_in_parts(
         counted.append((part, parts))
         return count_plan(rows, value, part=part, parts=parts)
 
-    monkeypatch.setattr("stampede.pipeline.engine_polars.count_plan", counting)
+    monkeypatch.setattr("stampede.pipeline.fit.count_plan", counting)
     monkeypatch.setattr(plan, "working_memory", lambda limit: 100_000)
     log = write(tmp_path / "log.txt", [f"{i % 2}\t1\t2\ta{i % 3}\tb{i}" for i in range(3000)])
     stages: list[str] = []
