@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -31,6 +33,9 @@ class DeviceLoader:
         Where the tensors lie.
     dense_dtype:
         Type of the dense values, there and in batches: float32, or bfloat16 for half the memory.
+    ids:
+        For each field the id that rows get in place of each of the dataset's, int32 [size]: those of a model
+        that knows fewer. None for the dataset's own.
 
     Raises
     ------
@@ -48,9 +53,10 @@ class DeviceLoader:
         batch_size: int,
         device: torch.device | str = "cpu",
         dense_dtype: torch.dtype = torch.float32,
+        ids: Sequence[npt.NDArray[np.int32]] | None = None,
     ) -> None:
         self.batch_size = batch_size
-        self.data = _load(SplitReader(dataset, split), torch.device(device), dense_dtype)
+        self.data = _load(SplitReader(dataset, split, ids=ids), torch.device(device), dense_dtype)
 
     @property
     def rows(self) -> int:

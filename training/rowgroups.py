@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import torch
 
@@ -40,6 +42,8 @@ class SplitReader:
         What to read.
     group_rows:
         Rows of a row group in the parts; the last one of a part is shorter.
+    ids:
+        For each field the id that rows get in place of each of the dataset's, int32 [size]; None for these.
 
     Raises
     ------
@@ -47,7 +51,14 @@ class SplitReader:
         The dataset has no such split.
     """
 
-    def __init__(self, dataset: Dataset, split: Split, *, group_rows: int = ROWS_PER_GROUP) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        split: Split,
+        *,
+        group_rows: int = ROWS_PER_GROUP,
+        ids: Sequence[npt.NDArray[np.int32]] | None = None,
+    ) -> None:
         dataset.scan(split)  # says which splits there are where this one is not
         self.dataset = dataset
         self.split = split
@@ -63,6 +74,7 @@ class SplitReader:
         columns = [LABEL, *dataset.dense_columns, *dataset.fields]
         self._scans = {part: pl.scan_parquet(part, glob=False).select(columns) for part in parts}
         self._sizes = np.array(list(dataset.sizes.values()), np.uint32)
+        self._ids = ids
 
     def row_bytes(self, dense_dtype: torch.dtype = torch.float32) -> int:
         """Return the bytes that a row takes as tensors."""
@@ -101,6 +113,9 @@ class SplitReader:
             raise DatasetError(f"{where}: {frame.height} rows of {group.rows}: prepare the dataset again")
         rows = batch_of(frame, dense_columns=self.dataset.dense_columns, fields=self.dataset.fields)
         self._check(rows, where)
+        if self._ids is not None:
+            for column, table in zip(rows.ids.numpy().T, self._ids, strict=True):
+                column[:] = table[column]
         return rows
 
     def _check(self, rows: Batch, where: str) -> None:

@@ -9,6 +9,7 @@ from stampede.training.config import Device
 from stampede.training.evaluation import EVALUATION_BATCH, evaluate
 from stampede.training.metrics import Metrics
 from stampede.training.resident import DeviceLoader
+from stampede.workflows.growth import ids_of_run
 from stampede.workflows.run import Run
 
 
@@ -25,7 +26,8 @@ def run_evaluate(
     Parameters
     ----------
     data:
-        Another dataset with the run's vocabularies; None takes the run's own, where it lay.
+        Another dataset with the run's vocabularies; None takes the run's own, where it lay. Where they grew
+        since, the values that were added count as unseen, as they are to the run.
     device, threads:
         Where to compute; None as the run did, which repeats its metrics to the last digit.
 
@@ -37,11 +39,10 @@ def run_evaluate(
         The dataset is missing, damaged or without that split.
     """
     run = Run.open(run_path)
-    if data is None:
-        dataset = run.open_dataset()
-    else:
-        dataset = Dataset.open(data)
+    dataset = run.open_dataset() if data is None else Dataset.open(data)
+    ids = ids_of_run(run, dataset)
+    if data is not None and ids is None:
         run.check_dataset(dataset)
     place = run.use(device, threads)
-    loader = DeviceLoader(dataset, split, batch_size=EVALUATION_BATCH, device=place)
+    loader = DeviceLoader(dataset, split, batch_size=EVALUATION_BATCH, device=place, ids=ids)
     return evaluate(run.load_model(place), loader)

@@ -53,7 +53,8 @@ class Adagrad(TableOptimizer):
         super()._check_group(group)
         check_numbers(group, at_least_0=("initial",), above_0=("eps",))
 
-    def _initial_tables(self, group: Mapping[str, Any]) -> dict[str, float]:
+    def initial_tables(self, group: Mapping[str, Any]) -> dict[str, float]:
+        """Give the sum of squares; see :meth:`TableOptimizer.initial_tables`."""
         return {"sum": group["initial"]}
 
     def _apply_rule(

@@ -101,7 +101,8 @@ class CowClip(TableOptimizer):
         check_numbers(group, above_0=("eps",))
         check_betas(group)
 
-    def _initial_tables(self, group: Mapping[str, Any]) -> dict[str, float]:
+    def initial_tables(self, group: Mapping[str, Any]) -> dict[str, float]:
+        """Give Adam's means; see :meth:`TableOptimizer.initial_tables`."""
         return dict.fromkeys(ADAM_MEANS, 0.0)
 
     def _prepare(self, parameter: Tensor, group: dict[str, Any], state: dict[str, Any]) -> None:

@@ -169,7 +169,8 @@ class Helen(TableOptimizer):
     def _wants_counts(self, group: Mapping[str, Any]) -> bool:
         return bool(group["kind"] == Kind.EMBEDDING)
 
-    def _initial_tables(self, group: Mapping[str, Any]) -> dict[str, float]:
+    def initial_tables(self, group: Mapping[str, Any]) -> dict[str, float]:
+        """Give Adam's means; see :meth:`TableOptimizer.initial_tables`."""
         return dict.fromkeys(ADAM_MEANS, 0.0)
 
     def _apply_rule(

@@ -269,7 +269,7 @@ class TableOptimizer(Optimizer):
             return None
         return sum(int(number) for number, _ in self.clipped.values()) / rows
 
-    def _initial_tables(self, group: Mapping[str, Any]) -> dict[str, float]:
+    def initial_tables(self, group: Mapping[str, Any]) -> dict[str, float]:
         """Give the tables of the weights' shape that the rule keeps, by name, and what they start at."""
         return {}
 
@@ -277,7 +277,7 @@ class TableOptimizer(Optimizer):
         """Make the state of a parameter where it is new, and count its step."""
         if not state:
             state["step"] = torch.zeros((), dtype=torch.int64)
-            for name, value in self._initial_tables(group).items():
+            for name, value in self.initial_tables(group).items():
                 table = empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
                 state[name] = table.fill_(value)
         state["step"] += 1
@@ -310,7 +310,7 @@ class TableOptimizer(Optimizer):
         if part.rows is None:
             self._apply_rule(parameter, part.grads, group, state)
             return
-        tables = {name: state[name] for name in self._initial_tables(group)}
+        tables = {name: state[name] for name in self.initial_tables(group)}
         parts = {name: table[part.rows] for name, table in tables.items()}
         self._apply_rule(part.weights, part.grads, group, {**state, **parts})
         parameter[part.rows] = part.weights
