@@ -172,6 +172,13 @@ def train(
             "and count it. [stop]"
         ),
     ] = None,
+    init_from: Annotated[
+        Path | None,
+        typer.Option(
+            help="Begin with the best epoch of this run and its optimizer, on its dataset or one that grew "
+            "since; values that are not given are that run's, but for one epoch and no warm-up."
+        ),
+    ] = None,
     resume: Annotated[
         bool,
         typer.Option(
@@ -248,6 +255,7 @@ def train(
                 on_nan=on_nan,
             ),
             resume=resume,
+            init_from=init_from,
             force=force,
             say=say,
             observer=display,

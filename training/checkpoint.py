@@ -195,9 +195,8 @@ def load_best(run: Path, model: nn.Module) -> None:
 def load_model(folder: Path, model: nn.Module) -> None:
     """Put the weights of a checkpoint into a model of the same shape; see :func:`load_best`."""
     file = folder / MODEL
-    tensors = _load(file)
     try:
-        model.load_state_dict(tensors)
+        model.load_state_dict(read_model(folder))
     except RuntimeError as error:
         reason = str(error).splitlines()[-1].strip()
         raise CheckpointError(f"{file} is of another model: {reason}") from error
@@ -221,6 +220,17 @@ def load_training_state(folder: Path, model: nn.Module, optimizer: Optimizer) ->
         raise CheckpointError(f"{file} is of another model or optimizer: {error}") from error
 
 
+def read_model(folder: Path) -> dict[str, Tensor]:
+    """Read the weights that a checkpoint is evaluated with, by name.
+
+    Raises
+    ------
+    CheckpointError
+        The file is missing or damaged.
+    """
+    return _load(folder / MODEL)
+
+
 def read_optimizer(folder: Path) -> tuple[dict[str, Tensor], dict[int, dict[str, Tensor]]]:
     """Read what a checkpoint holds besides the model.
 
@@ -238,11 +248,13 @@ def read_optimizer(folder: Path) -> tuple[dict[str, Tensor], dict[int, dict[str,
     state: dict[int, dict[str, Tensor]] = {}
     weights: dict[str, Tensor] = {}
     for key, tensor in _load(folder / OPTIMIZER).items():
+        index, _, name = key.partition(".")
         if key.startswith(WEIGHT):
             weights[key.removeprefix(WEIGHT)] = tensor
-        else:
-            index, name = key.split(".", 1)
+        elif index.isdecimal() and name:
             state.setdefault(int(index), {})[name] = tensor
+        else:
+            raise CheckpointError(f"{folder / OPTIMIZER} is damaged: it holds {key}")
     return weights, state
 
 

@@ -77,6 +77,8 @@ attention_layers, attention_heads, attention_dim:
         How many of the latest are kept, besides the best.
     on_nan:
         Whether a batch whose loss or gradients are not finite stops the run, or is left out and counted.
+    init_from:
+        The run whose best epoch this one began with; None for initial weights.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -127,6 +129,7 @@ attention_layers, attention_heads, attention_dim:
     checkpoint_every: str = "10m"
     keep_checkpoints: int = Field(default=2, ge=1)
     on_nan: OnNan = "stop"
+    init_from: str | None = None
 
     @property
     def checkpoint_steps(self) -> int | None:

@@ -14,16 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from stampede import CheckpointError
-from stampede.training.checkpoint import WEIGHT
+from stampede.training.checkpoint import MODEL, OPTIMIZER, read_model, read_optimizer
 from stampede.training.embedding import FusedEmbedding
 from stampede.training.optim import TableOptimizer
-
-MODEL_FILE, OPTIMIZER_FILE = "model.safetensors", "optimizer.safetensors"
 
 State = dict[int, dict[str, Tensor]]
 
@@ -59,14 +55,14 @@ def grow_into(
         The checkpoint is missing, damaged, or of another model or optimizer, or a field has fewer ids.
     """
     sizes = _Sizes(tuple(old_sizes), tuple(new_sizes))
-    state, training = _read_optimizer(folder / OPTIMIZER_FILE)
-    weights = {**_read(folder / MODEL_FILE), **training}
+    training, state = read_optimizer(folder)
+    weights = {**read_model(folder), **training}
     held = model.state_dict()
     tables = _tables_of(model, sizes, folder)
-    _check_weights(weights, held, tables, sizes, folder / MODEL_FILE)
+    _check_weights(weights, held, tables, sizes, folder / MODEL)
     grown = None
     if optimizer is not None:
-        grown = _grown_state(state, model, optimizer, tables, sizes, folder / OPTIMIZER_FILE)
+        grown = _grown_state(state, model, optimizer, tables, sizes, folder / OPTIMIZER)
     with torch.no_grad():
         for name, tensor in held.items():
             if name in tables:
@@ -104,30 +100,6 @@ class _Sizes:
         )
         for before, now, rows in pieces:
             now[:rows].copy_(before)
-
-
-def _read(file: Path) -> dict[str, Tensor]:
-    try:
-        return load_file(file)
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{file} is missing: the run has no finished epoch") from error
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{file} is damaged: {error}") from error
-
-
-def _read_optimizer(file: Path) -> tuple[State, dict[str, Tensor]]:
-    """Return the state of each parameter by its number, and the weights that training went on with."""
-    state: State = {}
-    weights: dict[str, Tensor] = {}
-    for key, tensor in _read(file).items():
-        number, _, name = key.partition(".")
-        if key.startswith(WEIGHT):
-            weights[key.removeprefix(WEIGHT)] = tensor
-        elif number.isdecimal() and name:
-            state.setdefault(int(number), {})[name] = tensor
-        else:
-            raise CheckpointError(f"{file} is damaged: it holds {key}")
-    return state, weights
 
 
 def _tables_of(model: nn.Module, sizes: _Sizes, folder: Path) -> set[str]:

@@ -34,8 +34,9 @@ from stampede.training.graph import GraphedStep, can_be_captured
 from stampede.training.loader import Loader, open_loader
 from stampede.training.loss import regulariser
 from stampede.training.metrics import Metrics
+from stampede.training.models import CTRModel
 from stampede.training.nonfinite import NotFiniteError, find_cause, save_rows
-from stampede.training.optim import LinearWarmup
+from stampede.training.optim import LinearWarmup, TableOptimizer
 from stampede.training.records import Records
 from stampede.training.state import Checkpoint, RunState, steps_to_keep
 from stampede.training.step import TrainStep
@@ -92,6 +93,8 @@ class Trainer:
         The folder of the run; it must exist when :meth:`fit` begins.
     observer:
         Is told how far the run is.
+    initialise:
+        Puts other weights and another state than the initial ones into the model and its optimizer.
     start:
         A checkpoint of this run to go on from.
     stop:
@@ -111,6 +114,7 @@ class Trainer:
         device: torch.device,
         run: Path,
         observer: Observer | None = None,
+        initialise: Callable[[CTRModel, TableOptimizer], None] | None = None,
         start: Checkpoint | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -122,6 +126,8 @@ class Trainer:
         self.fields, self.dense_columns = list(dataset.fields), list(dataset.dense_columns)
         self.model = model_of(config, dataset.sizes, n_dense=len(dataset.dense_columns)).to(device)
         self.optimizer = optimizer_of(config, self.model)
+        if initialise is not None:
+            initialise(self.model, self.optimizer)
         self.average = WeightAverage(self.model, decay=config.ema_decay) if config.ema_decay > 0 else None
         kind = config.loader if start is None else start.state.loader
         self.train = self._loader(

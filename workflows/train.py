@@ -15,15 +15,19 @@ from stampede.pipeline import Dataset
 from stampede.training.config import TrainConfig
 from stampede.training.device import compile_kernels, resolve_device, set_precision, set_threads
 from stampede.training.footprint import footprint
-from stampede.training.models import MODELS
+from stampede.training.models import MODELS, CTRModel
+from stampede.training.optim import TableOptimizer
 from stampede.training.state import Checkpoint
 from stampede.training.stopping import StopSignals
 from stampede.training.trainer import Observer, Trainer, TrainResult
-from stampede.workflows.recipe import RECIPES, Recipe, configure, describe_exceptions
+from stampede.workflows.growth import init_from as begin_with
+from stampede.workflows.recipe import RECIPES, Recipe, TrainRecipe, configure, describe_exceptions
 from stampede.workflows.resume import resume_run
 from stampede.workflows.run import Run
 
 SMALL_BELOW_ROWS = 1_000_000
+
+_SPLITS = ("train_split", "valid_split", "test_split")
 
 
 def run_train(
@@ -35,6 +39,7 @@ def run_train(
     force: bool,
     say: Callable[[str], None],
     resume: bool = False,
+    init_from: Path | None = None,
     observer: Observer | None = None,
 ) -> tuple[TrainConfig, TrainResult]:
     """Train a model on a dataset into a new run folder, or go on with one.
@@ -53,6 +58,9 @@ def run_train(
         Receives a line that the user should read: a choice that was made, a doubtful combination.
     resume:
         Whether to go on with the run that is there, from its last checkpoint; a new one begins where none is.
+    init_from:
+        A run to begin with: its best epoch, the optimizer's state with it. Its values are this run's, but for
+        those that are given, one epoch and no warm-up. The vocabularies may have grown since.
 
     Raises
     ------
@@ -74,8 +82,12 @@ def run_train(
         )
     start: Checkpoint | None = None
     if resume:
+        if init_from is not None:
+            given = {**given, "init_from": str(init_from)}
         run, start = resume_run(out, dataset, recipe=recipe, given=given, say=say)
         config = run.config
+    elif init_from is not None:
+        config = _configure_from(init_from, recipe=recipe, given=given, say=say)
     else:
         config = _configure(dataset, recipe=recipe, given=given, say=say)
     _check_splits(config, dataset)
@@ -83,7 +95,16 @@ def run_train(
     _tell(config, dataset, device, say)
     with StopSignals() as stop:
         # the trainer first: what can fail on the way must not cost an old run that --force replaces
-        trainer = Trainer(config, dataset, device=device, run=out, observer=observer, start=start, stop=stop)
+        trainer = Trainer(
+            config,
+            dataset,
+            device=device,
+            run=out,
+            observer=observer,
+            initialise=_initialise(config, dataset) if start is None else None,
+            start=start,
+            stop=stop,
+        )
         say(trainer.train.describe())
         if not resume:
             Run.create(out, config, dataset, force=force)
@@ -113,11 +134,38 @@ def _configure(
     return config
 
 
+def _configure_from(
+    init_from: Path, *, recipe: str | None, given: dict[str, Any], say: Callable[[str], None]
+) -> TrainConfig:
+    """Return the values of a run that begins with another one: those of that one but for what is given."""
+    if recipe is not None:
+        raise ConfigError("--init-from takes the values of its run: give single ones, not --recipe")
+    before = Run.open(init_from).config
+    one_pass = {"epochs": 1, "patience": 0, "warmup_epochs": 0.0}
+    splits = {name: TrainConfig.model_fields[name].default for name in _SPLITS}
+    values = {**before.model_dump(), **one_pass, **splits, "max_steps": None}
+    config, _ = configure(TrainRecipe(**values), given)
+    say(
+        f"beginning with the best epoch of {init_from} and its values: {config.model}, batch "
+        f"{config.batch_size:,}, epochs {config.epochs}"
+    )
+    return config.model_copy(update={"init_from": str(init_from)})
+
+
+def _initialise(config: TrainConfig, dataset: Dataset) -> Callable[[CTRModel, TableOptimizer], None] | None:
+    """Return what puts the weights of the run in place that this one begins with."""
+    if config.init_from is None:
+        return None
+    before = Run.open(config.init_from)
+    return lambda model, optimizer: begin_with(before, dataset, model, optimizer)
+
+
 def _check_splits(config: TrainConfig, dataset: Dataset) -> None:
     """Raise for a split that was named and is not there; valid and test may be missing by default."""
-    for option, default in (("train_split", None), ("valid_split", "valid"), ("test_split", "test")):
+    for option in _SPLITS:
         split = getattr(config, option)
-        if split not in dataset.rows and not (default and split in (default, "none")):
+        optional = () if option == "train_split" else (TrainConfig.model_fields[option].default, "none")
+        if split not in dataset.rows and split not in optional:
             raise ConfigError(
                 f"--{option.replace('_', '-')} {split}: {dataset.path} has no such split, but "
                 f"{', '.join(dataset.rows)}"
