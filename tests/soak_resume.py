@@ -2,9 +2,9 @@
 
     python tests/soak_resume.py --kills 20 --seed 1
 
-A script, too slow for a test. For each loader one run is left alone, and one is killed (SIGKILL) again and
-again and resumed each time; both must end with the same bits of weights and optimizer, the same
-metrics.jsonl and the same result. Then a disk fills up while a checkpoint is written; that disk is mounted,
+A script, too slow for a test. For each loader one run is left alone, and others are killed (SIGKILL) while
+they train, some more than once, and resumed to their end; all must end with the same bits of weights and
+optimizer, the same metrics.jsonl and the same result. Then a disk fills up while a checkpoint is written; that disk is mounted,
 which takes root, and is left out, and said so, without it.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,7 +27,7 @@ from stampede.pipeline import PrepareOptions, Schema, prepare
 from stampede.pipeline.synth import synthesise
 from stampede.training.checkpoint import checkpoints_of
 
-ROWS = 60_000
+ROWS = 40_000
 FLAGS = (
     *("--recipe", "small", "--hidden", "32,32", "--batch-size", "256", "--epochs", "3", "--patience", "0"),
     *("--checkpoint-every", "40", "--threads", "1"),
@@ -53,7 +54,7 @@ def main() -> None:
             options=PrepareOptions(min_count=4),
         )
         for loader, flags in LOADERS.items():
-            kill_again_and_again(folder, loader, flags, kills=options.kills, draw=draw)
+            kill_and_resume(folder, loader, flags, kills=options.kills, draw=draw)
         fill_the_disk(folder)
     print("all held")
 
@@ -64,38 +65,50 @@ def command(folder: Path, run: Path, *flags: str) -> list[str]:
     return [sys.executable, "-m", "stampede", *train]
 
 
-def kill_again_and_again(
+def kill_and_resume(
     folder: Path, loader: str, flags: tuple[str, ...], *, kills: int, draw: random.Random
 ) -> None:
-    """Kill and resume a run until it has been killed so often, then let it end."""
-    started = time.monotonic()
+    """Kill runs while they train, some of them twice, resume each to its end, and compare."""
     whole = subprocess.run(command(folder, folder / loader, *flags), capture_output=True, check=True)
-    seconds = time.monotonic() - started
-    run = folder / f"{loader}-killed"
+    first = json.loads(whole.stdout)
     moments: list[str] = []
     while len(moments) < kills:
-        process = subprocess.Popen(
-            command(folder, run, *flags, "--resume"), stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        try:
-            process.wait(draw.uniform(0.0, 1.1) * seconds)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            moments.append(where(run))
-        else:
-            _, err = process.communicate()
-            if process.returncode:
-                raise SystemExit(f"{loader}: exit {process.returncode}: {err.decode()}")
-            moments.append("after its end")  # then the result is given again
-        process.communicate()
-    last = subprocess.run(command(folder, run, *flags, "--resume"), capture_output=True, check=True)
-    compare(folder / loader, run)
-    first, second = json.loads(whole.stdout), json.loads(last.stdout)
-    for key in ("valid", "test", "best_epoch", "steps"):
-        if first[key] != second[key]:
-            raise SystemExit(f"{loader}: {key} {second[key]} is not {first[key]}")
-    print(f"{loader}: {len(moments)} kills held, at {', '.join(moments)}")
+        run = folder / f"{loader}-killed"
+        shutil.rmtree(run, ignore_errors=True)
+        while True:
+            process = subprocess.Popen(
+                command(folder, run, *flags, "--resume"), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
+            if killed_while_training(process, run, draw.uniform(0, first["seconds"])):
+                moments.append(where(run))
+                if draw.random() < 0.3:
+                    continue
+            process.communicate()
+            break
+        last = subprocess.run(command(folder, run, *flags, "--resume"), capture_output=True, check=False)
+        if last.returncode:
+            raise SystemExit(f"{loader}: exit {last.returncode}: {last.stderr.decode()}")
+        compare(folder / loader, run)
+        second = json.loads(last.stdout)
+        for key in ("valid", "test", "best_epoch", "steps"):
+            if first[key] != second[key]:
+                raise SystemExit(f"{loader}: {key} {second[key]} is not {first[key]}")
+    print(f"{loader}: {len(moments)} kills held, after {', '.join(moments)}", flush=True)
+
+
+def killed_while_training(process: subprocess.Popen[bytes], run: Path, seconds: float) -> bool:
+    """Kill a process so many seconds after its run began to write; whether it was still alive then."""
+    before = (run / "metrics.jsonl").stat().st_mtime_ns if (run / "metrics.jsonl").exists() else 0
+    while process.poll() is None:
+        if (run / "metrics.jsonl").exists() and (run / "metrics.jsonl").stat().st_mtime_ns != before:
+            try:
+                process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+                return True
+        time.sleep(0.02)
+    return False
 
 
 def where(run: Path) -> str:
