@@ -16,7 +16,9 @@ import pytest
 if TYPE_CHECKING:
     from tests.conftest import Command
 
-COMMANDS = ("prepare", "inspect", "train", "evaluate", "predict", "transform", "scale", "synth", "doctor")
+COMMANDS = (
+    "prepare", "inspect", "train", "evaluate", "predict", "report", "transform", "scale", "synth", "doctor",
+)  # fmt: skip
 TINY = ("--hidden", "16", "--epochs", "2", "--batch-size", "256")
 
 
