@@ -5,12 +5,26 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from stampede.workflows.reporting.history import History
 from tests.workflows.run_records import tables_line, write_lines
 
-STEP = {"kind": "step", "step": 50, "epoch": 1, "cross_entropy": 0.5, "regulariser": 0.1, "clipped_share": None,
-        "learning_rates": {"dense": 1e-3}}  # fmt: skip
-EPOCH = {"kind": "epoch", "step": 60, "epoch": 1, "valid": {"auc": 0.7, "logloss": 0.5, "rows": 9}, "best": True}
+from stampede.workflows.reporting.history import History
+
+STEP = {
+    "kind": "step",
+    "step": 50,
+    "epoch": 1,
+    "cross_entropy": 0.5,
+    "regulariser": 0.1,
+    "clipped_share": None,
+    "learning_rates": {"dense": 1e-3},
+}
+EPOCH = {
+    "kind": "epoch",
+    "step": 60,
+    "epoch": 1,
+    "valid": {"auc": 0.7, "logloss": 0.5, "rows": 9},
+    "best": True,
+}
 
 
 def test_a_run_without_records_has_an_empty_history(tmp_path: Path) -> None:
@@ -32,7 +46,15 @@ def test_a_line_that_is_cut_off_at_the_end_is_left_out_with_a_note(tmp_path: Pat
 
 
 def test_a_damaged_line_and_one_without_its_keys_are_noted_and_the_rest_is_read(tmp_path: Path) -> None:
-    lines = [b"\xff\xfe{", b'{"kind": "step", "step": 5}', json.dumps(STEP).encode(), b"", b"[1]", b"3", b"{}"]
+    lines = [
+        b"\xff\xfe{",
+        b'{"kind": "step", "step": 5}',
+        json.dumps(STEP).encode(),
+        b"",
+        b"[1]",
+        b"3",
+        b"{}",
+    ]
     (tmp_path / "metrics.jsonl").write_bytes(b"\n".join(lines))
 
     history = History.read(tmp_path)

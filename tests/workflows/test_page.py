@@ -11,6 +11,7 @@ import pytest
 from stampede import StampedeError
 from stampede.workflows.page import (
     SERIES,
+    Block,
     Chart,
     Choice,
     Facts,
@@ -32,12 +33,14 @@ def chart(title: str = "Loss", *, name: str = "a line") -> Chart:
     return Chart(title, figure, "It falls.")
 
 
-def page(*blocks: Chart | Choice | Table | Facts | Note) -> Page:
+def page(*blocks: Block) -> Page:
     return Page("A run", "on some data", [Section("Training", "One.\n\nTwo.", blocks)])
 
 
 def figures(document: str) -> list[dict[str, dict[str, object]]]:
-    found = re.findall(r'<script type="application/json" id="chart-\d+-figure">(.*?)</script>', document, re.S)
+    found = re.findall(
+        r'<script type="application/json" id="chart-\d+-figure">(.*?)</script>', document, re.S
+    )
     return [json.loads(text) for text in found]
 
 
@@ -63,7 +66,7 @@ def test_it_names_no_other_file_and_no_address() -> None:
 
 
 def test_texts_stand_as_they_are_and_are_never_markup() -> None:
-    blocks = [
+    blocks: list[Block] = [
         chart(HOSTILE, name=HOSTILE),
         Choice(HOSTILE, HOSTILE, [chart(HOSTILE)]),
         Table([HOSTILE], [[HOSTILE]], caption=HOSTILE, title=HOSTILE),

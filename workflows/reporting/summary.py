@@ -60,9 +60,11 @@ def summary(
     if len(history.notes) > SHOWN_NOTES:
         shown.append(f"{len(history.notes) - SHOWN_NOTES} more lines could not be read.")
     if history.skips:
-        first = history.skips[0]
-        reason = f": {first.reason}" if first.reason else ""
-        shown.append(f"{len(history.skips)} batches were left out, the first at step {first.step:,}{reason}.")
+        first, number = history.skips[0], len(history.skips)
+        batches = (
+            "1 batch was left out, at" if number == 1 else f"{number:,} batches were left out, the first at"
+        )
+        shown.append(f"{batches} step {first.step:,}{f': {first.reason}' if first.reason else ''}.")
     blocks += [Note(line) for line in shown]
     return Section("", "", blocks)
 
