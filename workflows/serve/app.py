@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
@@ -82,7 +83,7 @@ def build_app(service: Service) -> FastAPI:
             scored = await asyncio.wrap_future(service.scorer.submit(body))
         scores = scored.scores.tolist()
         answer = {"score": scores[0]} if scored.single else {"scores": scores}
-        return JSONResponse({**answer, "version": version}, headers={VERSION_HEADER: version})
+        return JSONResponse({**answer, "version": version}, headers={VERSION_HEADER: quote(version)})
 
     @app.get("/health", summary="Whether it can score")
     async def health() -> JSONResponse:

@@ -76,9 +76,9 @@ class GuardedProtocol(H11Protocol):
             (b"content-length", str(len(document)).encode()),
             (b"connection", b"close"),
         ]
-        events = (h11.Response(status_code=400, headers=headers), h11.Data(data=document), h11.EndOfMessage())
+        head = h11.Response(status_code=400, headers=headers, reason=b"Bad Request")
         try:
-            for event in events:
+            for event in (head, h11.Data(data=document), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
         except h11.LocalProtocolError:  # in the midst of another answer
             pass
