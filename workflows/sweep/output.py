@@ -1,4 +1,4 @@
-"""The files of a study that sum it up: ``points.csv``."""
+"""The files of a study that sum it up: ``points.csv`` and ``study.html``."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import csv
 import io
 
 from stampede import StampedeError
+from stampede.workflows.page import write
+from stampede.workflows.sweep.page import study_page
 from stampede.workflows.sweep.table import StudyTable, row_of_point
 
 POINTS = "points.csv"
+PAGE = "study.html"
 
 
 def write_outputs(table: StudyTable) -> None:
@@ -31,3 +34,4 @@ def write_outputs(table: StudyTable) -> None:
         unfinished.replace(file)
     except OSError as error:
         raise StampedeError(f"cannot write {file}: {error.strerror}") from error
+    write(study_page(table), table.study.path / PAGE)
