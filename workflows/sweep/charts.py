@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 LARGEST_SPAN = {"auc": 0.03, "logloss": 0.06}
-"""A chart shows no more of an axis than this below the best: what is worse stands at its edge."""
+"""A chart shows no values that are worse than the base batch by more than this: they stand at its edge."""
 
 NAMES = {"auc": "AUC", "logloss": "log loss"}
 
@@ -32,8 +32,9 @@ class _Place:
     text: str
 
 
-def metric_chart(cells: Sequence[Cell], name: str, *, split: str) -> Chart:
+def metric_chart(cells: Sequence[Cell], name: str, *, split: str, base: int) -> Chart:
     """Draw a metric over batch sizes."""
+    at_base = [s.mean for cell in cells if cell.batch_size == base and (s := cell.metrics[name]) is not None]
 
     def place(cell: Cell) -> _Place | None:
         summary = cell.metrics[name]
@@ -43,7 +44,7 @@ def metric_chart(cells: Sequence[Cell], name: str, *, split: str) -> Chart:
         text = f"{NAMES[name]} {summary.mean:.5f}{spread}, {_seeds(summary)}"
         return _Place(cell.batch_size, summary.mean, summary.deviation, text)
 
-    figure, notes = _lines(cells, place, y=f"{split} {NAMES[name]}", limit=LARGEST_SPAN[name], name=name)
+    figure, notes = _lines(cells, place, y=f"{split} {NAMES[name]}", metric=name, level=at_base)
     better = "higher" if name == "auc" else "lower"
     return Chart(
         title=f"{NAMES[name]} by batch size",
@@ -65,9 +66,7 @@ def difference_chart(cells: Sequence[Cell], name: str, *, base: int) -> Chart:
             cell.batch_size, summary.mean, summary.error, f"{summary.mean:+.5f}{spread}, {_seeds(summary)}"
         )
 
-    figure, notes = _lines(
-        cells, place, y=f"difference of {NAMES[name]}", limit=LARGEST_SPAN[name], name=name
-    )
+    figure, notes = _lines(cells, place, y=f"difference of {NAMES[name]}", metric=name, level=[0.0])
     figure.add_hline(y=0, line={"color": MUTED, "width": 1})
     return Chart(
         title=f"{NAMES[name]} against batch {base:,}",
@@ -92,7 +91,7 @@ def time_chart(cells: Sequence[Cell], *, target: float) -> Chart:
         return _Place(cell.batch_size, value, None, text)
 
     unit = "seconds of training" if in_seconds else "epochs"
-    figure, _ = _lines(cells, place, y=unit, limit=None, name="")
+    figure, _ = _lines(cells, place, y=unit)
     figure.update_yaxes(rangemode="tozero")
     missed = [cell for cell in cells if cell.count("finished") and place(cell) is None]
     late = ", ".join(f"{cell.series.label} at {cell.batch_size:,}" for cell in missed)
@@ -120,7 +119,7 @@ def clipped_chart(cells: Sequence[Cell]) -> Chart | None:
             text += f", {100 * cell.clipped_share_of_batch:.3g}% of those in the batch"
         return _Place(cell.batch_size, share, None, text)
 
-    figure, _ = _lines(clipping, place, y="clipped, % of the tables' rows", limit=None, name="")
+    figure, _ = _lines(clipping, place, y="clipped, % of the tables' rows")
     figure.update_yaxes(rangemode="tozero")
     return Chart(
         title="How much is clipped",
@@ -175,17 +174,24 @@ def _lines(
     place: Callable[[Cell], _Place | None],
     *,
     y: str,
-    limit: float | None,
-    name: str,
+    metric: str | None = None,
+    level: Sequence[float] = (),
 ) -> tuple[go.Figure, str]:
-    """Draw a line for each series; return it with what its caption must say of marks at the edge."""
+    """Draw a line for each series; return it with what its caption must say of marks at the edge.
+
+    Parameters
+    ----------
+    metric, level:
+        What is drawn, where it can be bad beyond measure, and its values at the base batch.
+    """
     import plotly.graph_objects as go
 
     figure = new_figure(x="batch size (log scale)", y=y, x_type="log")
     sizes = sorted({cell.batch_size for cell in cells})
     figure.update_xaxes(tickmode="array", tickvals=sizes, ticktext=[short(size) for size in sizes])
     found = [(cell, place(cell)) for cell in cells]
-    window = _window([one.value for _, one in found if one is not None], limit=limit, name=name)
+    values = [one.value for _, one in found if one is not None]
+    window = None if metric is None or not values else _window(values, metric=metric, level=level)
     outside = False
     for number, series in enumerate(dict.fromkeys(cell.series for cell in cells)):
         own = [one for cell, one in found if cell.series == series and one is not None]
@@ -218,7 +224,7 @@ def _lines(
             )
         )
     notes = ["Triangles at the edge stand for values beyond it: point at one to read it."] if outside else []
-    if name and (lost := _lost(cells)):
+    if metric is not None and (lost := _lost(cells)):
         _mark_lost(figure, lost, window)
         notes.append("A cross marks runs that diverged.")
     if window is not None:
@@ -227,13 +233,13 @@ def _lines(
     return figure, " ".join(notes)
 
 
-def _window(values: Sequence[float], *, limit: float | None, name: str) -> tuple[float, float] | None:
-    """Return the values to show, best end first kept; None lets the chart find its range."""
-    if limit is None or not values:
-        return None
-    low, high = min(values), max(values)
-    if high - low > limit:
-        low, high = (high - limit, high) if name == "auc" else (low, low + limit)
+def _window(values: Sequence[float], *, metric: str, level: Sequence[float]) -> tuple[float, float]:
+    """Return the least and the greatest value to show."""
+    limit, low, high = LARGEST_SPAN[metric], min(values), max(values)
+    if metric == "auc":
+        low = max(low, min(level, default=high) - limit)
+    else:
+        high = min(high, max(level, default=low) + limit)
     return (low, high) if high > low else (low - limit / 10, high + limit / 10)
 
 

@@ -75,11 +75,12 @@ _WHAT_IS_MISSING = {
 
 
 def _model_section(table: StudyTable, model: str, cells: Sequence[Cell]) -> Section:
-    blocks: list[Block] = [metric_chart(cells, name, split=table.split) for name in ("auc", "logloss")]
+    base = table.study.base_batch_size
+    blocks: list[Block] = [
+        metric_chart(cells, name, split=table.split, base=base) for name in ("auc", "logloss")
+    ]
     if any(cell.to_base["auc"] for cell in cells):
-        blocks += [
-            difference_chart(cells, name, base=table.study.base_batch_size) for name in ("auc", "logloss")
-        ]
+        blocks += [difference_chart(cells, name, base=base) for name in ("auc", "logloss")]
     if model in table.targets:
         blocks.append(time_chart(cells, target=table.targets[model]))
     clipped, frequencies = clipped_chart(cells), frequency_charts(cells)
