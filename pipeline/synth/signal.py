@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stampede.pipeline.synth.draw import QuantileTable, key_of, mix64
+from stampede.pipeline.synth.drift import Day, generations, turn
 from stampede.pipeline.synth.profile import Field
 
 FACTORS = 4
@@ -28,6 +29,8 @@ NULL_INTEGER = 127
 _RARE = 500  # ranks from here on have effects of _RARE_SCALE
 _RARE_SCALE = 0.3
 _BITS_OF_ONE = 1023 << 2
+_NEXT_SHARED = 1201
+_GENERATION = np.uint64(1 << 32)
 
 
 @dataclass(frozen=True)
@@ -39,9 +42,15 @@ class FieldSignal:
 
 
 def entries_of(
-    field: Field, numbers: NDArray[np.uint64], empty: NDArray[np.bool_] | None
+    field: Field,
+    numbers: NDArray[np.uint64],
+    empty: NDArray[np.bool_] | None,
+    generation: NDArray[np.uint64] | None = None,
 ) -> NDArray[np.intp]:
-    """Return the entry of each drawn number in the field's tables. [n] -> [n]."""
+    """Return the entry of each drawn number in the field's tables. [n] -> [n].
+
+    ``generation`` is how many values held its place before: a rare one shares another entry than they did.
+    """
     entry: NDArray[np.int64]
     if field.is_integer:
         # Exponent and top 2 bits of the mantissa of 1 + distance: four steps an octave, without a logarithm.
@@ -51,18 +60,25 @@ def entries_of(
         entry = numbers.view(np.int64)
         null = NULL_ID
         if field.universe > HEAD:
-            entry = np.where(entry < HEAD, entry, (entry & (HEAD - 1)) | HEAD)
+            shared = entry if generation is None else entry + generation.view(np.int64) * _NEXT_SHARED
+            entry = np.where(entry < HEAD, entry, (shared & (HEAD - 1)) | HEAD)
     if empty is not None:
         entry = np.where(empty, null, entry)
     return entry
 
 
-def field_signal(world: str, field: Field, table: QuantileTable) -> FieldSignal:
-    """Build the tables of one field; ``world`` names the preset, whatever the seed of the rows."""
+def field_signal(world: str, field: Field, table: QuantileTable, day: Day) -> FieldSignal:
+    """Build the tables of one field on a day; ``world`` names the preset, whatever the seed of the rows."""
     entries = NULL_INTEGER + 1 if field.is_integer else NULL_ID + 1
     numbers = np.arange(entries, dtype=np.uint64)
-    normal = _normal(mix64(numbers, key_of(world, field.name, "effect")))
-    bits = mix64(numbers, key_of(world, field.name, "factors"))
+    held = numbers  # by which value: of a later generation where the first has gone
+    if day.age and not field.is_integer:
+        held = np.where(numbers < HEAD, generations(world, field, numbers, day), 0) * _GENERATION + numbers
+    normal = _normal(mix64(held, key_of(world, field.name, "effect")))
+    if day.age and not field.is_integer:
+        other = _normal(mix64(held, key_of(world, field.name, "later effect")))
+        normal = turn(normal, other, mix64(held, key_of(world, field.name, "turns")), day)
+    bits = mix64(held, key_of(world, field.name, "factors"))
     signs = np.where((bits[:, None] >> np.arange(FACTORS, dtype=np.uint64)) & np.uint64(1), 1.0, -1.0)
     share = np.bincount(entries_of(field, table.start, None), minlength=entries) / len(table.start)
     if field.is_integer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import os
 import re
 import shutil
@@ -261,6 +262,18 @@ def test_a_folder_without_write_permission_is_one_line(tmp_path: Path) -> None:
     finally:
         tmp_path.chmod(0o700)
     shutil.rmtree(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("preset", "digest"),
+    [
+        ("criteo", "621687d1714e5cda5aec5525fa232426aba335c9f3bec60cb674120ba7bb7379"),
+        ("avazu", "a671c07f774c67b9a61afd72d81318ad93998633bd3b7a82ab0df03881757183"),
+    ],
+)
+def test_a_world_without_days_stays_what_it_was(preset: PresetName, digest: str, tmp_path: Path) -> None:
+    # of the files that were written before there were days
+    assert hashlib.sha256(written(preset, tmp_path, rows=3_000, seed=5)).hexdigest() == digest
 
 
 def test_an_unknown_preset_names_the_known_ones(tmp_path: Path) -> None:
