@@ -10,7 +10,8 @@ a value, so each day can be written alone; the seed draws the rows only. With ag
 - popularity drifts: each value of an id field is drawn less often for some days and recovers, at a pace of
   its own; where rows are taken from it, others are drawn in their place;
 - effects move: those of half of the values turn away from what they were, ``cos(a) * e + sin(a) * e'``, by an
-  angle of :data:`TURN` a day, which leaves their spread as it is. Effects of numbers stay;
+  angle of :data:`TURN` a day. Effects of numbers stay, and logits are scaled to the spread that they have on
+  day 1, so that there is as much to learn on every day;
 - the click rate wobbles a little from day to day.
 """
 

@@ -131,10 +131,12 @@ class _World:
         }
         self.id_keys = {f.name: key_of(preset, f.name, "id") for f in self.profile.fields}
         self.texts = {f.name: _texts(f, self.id_keys[f.name]) for f in self.profile.fields if f.values}
-        self.intercept = self.profile.intercept
+        self.scale, self.shift = 1.0, 0.0  # of the logits; on day 1 they are as the preset has them
         if day.age:
-            sample = self.draw(0, CALIBRATION_ROWS, seed=CALIBRATION_SEED).logits
-            self.intercept += intercept_shift(sample, click_rate_of(preset, self.profile.click_rate, day))
+            first, now = (w.draw(0, CALIBRATION_ROWS, seed=CALIBRATION_SEED) for w in (_world(preset), self))
+            self.scale = float(first.logits.std() / now.logits.std())
+            click_rate = click_rate_of(preset, self.profile.click_rate, day)
+            self.shift = intercept_shift(self.scale * now.logits, click_rate)
         self.hours = np.array([hour.encode() for hour in _AVAZU_HOURS], dtype="S8").view(np.uint64)
 
     def draw(self, start: int, stop: int, *, seed: int | str) -> _Rows:
@@ -145,7 +147,7 @@ class _World:
         numbers: dict[str, NDArray[np.uint64]] = {}
         empty: dict[str, NDArray[np.bool_]] = {}
         entries: dict[str, NDArray[np.intp]] = {}
-        logits = np.full(len(row), self.intercept)
+        logits = np.full(len(row), profile.intercept)
         for field in profile.fields:
             name = field.name
             own = ~draws[field.draw] if field.reverse else draws[field.draw]
@@ -165,6 +167,8 @@ class _World:
             logits += interaction(
                 each.strength, [self.signals[name].factors[entries[name]] for name in each.fields]
             )
+        if day.age:
+            logits = self.scale * logits + self.shift
         chance = (mix64(row, key_of(profile.name, "label", seed)) >> np.uint64(11)) * 2.0**-53
         labels = chance * (1.0 + np.exp(-logits)) < 1.0
         return _Rows(numbers=numbers, empty=empty, logits=logits, labels=labels)
@@ -212,7 +216,7 @@ class _World:
 
 
 @lru_cache(maxsize=4)
-def _world(preset: PresetName, day: Day) -> _World:
+def _world(preset: PresetName, day: Day = FIRST_DAY) -> _World:
     return _World(preset, day)
 
 
