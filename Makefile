@@ -1,8 +1,9 @@
 # Everything sets itself up in .venv: all it needs is Python 3.11 or newer.
 #
 #   make demo      real Criteo rows -> dataset -> DeepFM with CowClip -> exact test AUC
-#   make test      tests, lint, types, import contracts, build
+#   make test      tests, lint, types, import contracts, documentation, build
 #   make lint      lint, types and import contracts alone
+#   make docs      the documentation as a site, in site/; make docs-serve shows it while it is written
 #   make bench     the benchmark of a training step; the others in benchmarks/ take arguments
 #   make env-nvtabular   what `stampede prepare --engine nvtabular` needs; its tests run where that is
 #   make env-gpu   cudf-polars, to ask whether the plans of `--engine polars-gpu` would run on a GPU: a minute
@@ -22,7 +23,7 @@ PEERS_VENV := .venv-peers
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt
 
-.PHONY: demo test lint bench env-nvtabular env-gpu env-peers clean
+.PHONY: demo test lint docs docs-serve bench env-nvtabular env-gpu env-peers clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -40,6 +41,13 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
+docs: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "open site/index.html through a web server: make docs-serve"
+
+docs-serve: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve
+
 bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/step.py
 
@@ -50,7 +58,7 @@ env-gpu: $(GPU_VENV)/.installed
 env-peers: $(PEERS_VENV)/.installed
 
 clean:
-	rm -rf $(VENV) $(NVTABULAR_VENV) $(GPU_VENV) $(PEERS_VENV) build dist demo .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(NVTABULAR_VENV) $(GPU_VENV) $(PEERS_VENV) build dist demo site .mypy_cache .ruff_cache .pytest_cache
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -17,4 +17,4 @@ echo "== predict: the same rows as raw text, scored in order"
 stampede predict "$out/run" "$rows" --out "$out/scores.csv" --force
 head -n 4 "$out/scores.csv"
 echo
-echo "The command is in .venv: activate it with '. .venv/bin/activate', then go on with README.md, \"Five minutes\"."
+echo "The command is in .venv: activate it with '. .venv/bin/activate', then go on with README.md, \"Quick start\"."
