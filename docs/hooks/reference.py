@@ -44,8 +44,8 @@ def cli_page() -> str:
     found = commands()
     parts = [
         "# Command line",
-        "Made from the commands themselves: what `stampede COMMAND --help` says. A default stands in brackets "
-        "at the end of a line; `[the recipe's]` means that the [recipe](recipes.md) has the value.",
+        "Made from the commands themselves: what `stampede COMMAND --help` says. A default stands in "
+        "brackets at the end of a line; `[the recipe's]` means that the [recipe](recipes.md) has the value.",
         "Every command takes `--help` (or `-h`), `--json` and `--debug`. What it exits with stands in "
         "[errors and exit codes](errors.md).",
         "\n".join(
@@ -106,9 +106,9 @@ def recipes_page() -> str:
     names = list(recipes)
     parts = [
         "# Recipes",
-        "A recipe is a set of values for `prepare` and `train`. `--recipe` names one of these, or a TOML file "
-        "of your own; flags replace single values. Without it, `prepare` takes the defaults of its flags, and "
-        "`train` takes the recipe named like the log (`criteo`, `avazu`), else `small` below a million "
+        "A recipe is a set of values for `prepare` and `train`. `--recipe` names one of these, or a TOML "
+        "file of your own; flags replace single values. Without it, `prepare` takes the defaults of its flags, "
+        "and `train` takes the recipe named like the log (`criteo`, `avazu`), else `small` below a million "
         "training rows and `criteo` above, and says which.",
         "`batch_size` is the base batch: `train --batch-size` scales rates and L2 from it by the `rule` "
         "([why](../explanation/large-batches.md)); `stampede scale` prints what that gives. A recipe of your "
