@@ -4,8 +4,8 @@
 
 A script, too slow for a test. For each loader one run is left alone, and others are killed (SIGKILL) while
 they train, some more than once, and resumed to their end; all must end with the same bits of weights and
-optimizer, the same metrics.jsonl and the same result. Then a disk fills up while a checkpoint is written; that disk is mounted,
-which takes root, and is left out, and said so, without it.
+optimizer, the same metrics.jsonl and the same result. Then a disk fills up while a checkpoint is written;
+that disk is mounted, which takes root, and is left out, and said so, without it.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-
 from tests.conftest import Command
 
 TINY = ("--recipe", "small", "--hidden", "8", "--threads", "1", "--epochs", "1", "--batch-size", "100")
