@@ -108,8 +108,8 @@ def recipes_page() -> str:
         "# Recipes",
         "A recipe is a set of values for `prepare` and `train`. `--recipe` names one of these, or a TOML "
         "file of your own; flags replace single values. Without it, `prepare` takes the defaults of its "
-        "flags, and `train` takes the recipe named like the log (`criteo`, `avazu`), else `small` below a million "
-        "training rows and `criteo` above, and says which.",
+        "flags, and `train` takes the recipe named like the log (`criteo`, `avazu`), else `small` below a "
+        "million training rows and `criteo` above, and says which.",
         "`batch_size` is the base batch: `train --batch-size` scales rates and L2 from it by the `rule` "
         "([why](../explanation/large-batches.md)); `stampede scale` prints what that gives. A recipe of your "
         "own may leave values out: they have the command's defaults.",
