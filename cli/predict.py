@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from stampede import ConfigError
 from stampede.cli.common import Debug, Device, Force, Json, Threads, print_json
 
 
@@ -14,9 +15,14 @@ def predict(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
     inputs: Annotated[
         list[str],
-        typer.Argument(metavar="FILES...", help="Raw files or quoted glob patterns, with or without labels."),
+        typer.Argument(
+            metavar="FILES...",
+            help="Raw files or quoted glob patterns, with or without labels; - is standard input, as text.",
+        ),
     ],
-    out: Annotated[Path, typer.Option(help="File for the scores: .csv or .parquet.")],
+    out: Annotated[
+        Path, typer.Option(help="File for the scores: .csv or .parquet; - is standard output, as CSV.")
+    ],
     device: Device = None,
     threads: Threads = None,
     force: Force = False,
@@ -25,10 +31,16 @@ def predict(
 ) -> None:
     """Score raw rows with a run.
 
-    The result has the probability of a click for each input row, in order.
+    The result has the probability of a click for each input row, in order. Memory does not grow with the
+    input.
 
     Example: stampede predict runs/deepfm new_rows.txt --out scores.parquet
+
+    Example: zcat log.gz | stampede predict runs/deepfm - --out - > scores.csv
     """
+    to_stdout = str(out) == "-"
+    if json and to_stdout:
+        raise ConfigError("--json and --out - both print on stdout: write the scores to a file")
     from stampede.cli.progress import Display
     from stampede.workflows.predict import run_predict
 
@@ -39,4 +51,5 @@ def predict(
     if json:
         print_json({"rows": predicted.rows, "seconds": predicted.seconds})
         return
-    typer.echo(f"{predicted.rows:,} rows scored in {predicted.seconds:.1f} s: {out}")
+    if not to_stdout:
+        typer.echo(f"{predicted.rows:,} rows scored in {predicted.seconds:.1f} s: {out}")

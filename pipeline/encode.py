@@ -167,15 +167,19 @@ class Encoder:
             The targets of the rows that were fitted on; ``rows`` have their fold then.
         """
         lookup = lookup or Lookup()
-        encoding = self.encoding
-        dense: list[pl.Expr] = []
-        if encoding.dense_mode != DenseMode.LOG_BUCKET:
-            dense = [transform_dense(info, mode=encoding.dense_mode) for info in self.dense]
-            if encoding.dense_null_flag:
-                dense += [null_flag(info.name) for info in self.dense]
         folds = [FOLD] if out_of_fold else []
-        encoded = rows.select(*keep, *folds, *dense, *self.ids(tuple(self.vocabularies), lookup))
+        dense, ids = self.numbers(), self.ids(tuple(self.vocabularies), lookup)
+        encoded = rows.select(*keep, *folds, *dense, *ids)
         return self.completed(encoded, counts=counts, keep=keep, lookup=lookup, out_of_fold=out_of_fold)
+
+    def numbers(self) -> list[pl.Expr]:
+        """Float32 model inputs of the dense columns."""
+        if self.encoding.dense_mode == DenseMode.LOG_BUCKET:
+            return []
+        numbers = [transform_dense(info, mode=self.encoding.dense_mode) for info in self.dense]
+        if self.encoding.dense_null_flag:
+            numbers += [null_flag(info.name) for info in self.dense]
+        return numbers
 
     def ids(self, names: Sequence[str], lookup: Lookup) -> list[pl.Expr]:
         """Int32 ids of some fields."""

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, BinaryIO
+from typing import IO, TYPE_CHECKING
 
 import zstandard
 
@@ -28,7 +28,7 @@ QUOTED_FIELD = re.compile('"([^"]*(?:""[^"]*)*)"')
 class _ZstdText(io.RawIOBase):
     """The text of a zstd file of any number of frames; raises EOFError where the last one is not whole."""
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: IO[bytes]) -> None:
         super().__init__()
         self._stream = stream
         self._frame: zstandard.ZstdDecompressionObj | None = None
@@ -64,18 +64,33 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
     InputError
         The file cannot be read, or the archive is damaged or ends too early.
     """
+    with reading(path), path.open("rb") as stream:
+        magic = stream.read(4)
+        stream.seek(0)
+        with text_of(stream, magic) as text:
+            yield text
+
+
+def text_of(stream: IO[bytes], magic: bytes) -> IO[bytes]:
+    """Return the text of a stream that may be packed with gzip or zstd, as its first four bytes tell."""
+    if magic.startswith(GZIP_MAGIC):
+        return io.BufferedReader(gzip.GzipFile(fileobj=stream))
+    if magic == ZSTD_MAGIC:
+        return io.BufferedReader(_ZstdText(stream))
+    return stream
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn what may go wrong while a text is read into the error that names its file.
+
+    Raises
+    ------
+    InputError
+        It cannot be read, or the archive is damaged or ends too early.
+    """
     try:
-        with path.open("rb") as stream:
-            magic = stream.read(4)
-            stream.seek(0)
-            if magic.startswith(GZIP_MAGIC):
-                with io.BufferedReader(gzip.GzipFile(fileobj=stream)) as text:
-                    yield text
-            elif magic == ZSTD_MAGIC:
-                with io.BufferedReader(_ZstdText(stream)) as text:
-                    yield text
-            else:
-                yield stream
+        yield
     except (EOFError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as error:
         raise InputError(
             f"damaged or truncated archive ({error}): fetch or compress it again", file=path

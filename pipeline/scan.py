@@ -8,6 +8,7 @@ that is not there at all is null, an empty one is "": so a short row differs fro
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -28,13 +29,13 @@ TOO_FEW: Final = 2
 TOO_MANY: Final = 3
 
 
-def scan_source(source: Source, schema: Schema, *, text_file: Path | None = None) -> pl.LazyFrame:
+def scan_source(source: Source, schema: Schema, *, text_file: Path | bytes | None = None) -> pl.LazyFrame:
     """Return the data rows of one input file as text, in order; header and blank lines are no rows.
 
     Parameters
     ----------
     text_file:
-        File to read in place of ``source.path``: a copy with the same lines.
+        File to read in place of ``source.path``, a copy with the same lines; or lines themselves.
     """
     if source.format == "parquet":
         return _scan_parquet(source, schema)
@@ -56,12 +57,26 @@ def scan_source(source: Source, schema: Schema, *, text_file: Path | None = None
 
 def _scan_parquet(source: Source, schema: Schema) -> pl.LazyFrame:
     types = parquet_types(source.path)
+    frame = pl.scan_parquet(source.path, glob=False)
+    return rows_of_parquet(frame, types, source, schema)
+
+
+def rows_of_parquet(
+    frame: pl.LazyFrame, types: Mapping[str, pl.DataType], source: Source, schema: Schema
+) -> pl.LazyFrame:
+    """Return rows of a parquet file as text, numbered from 1.
+
+    Parameters
+    ----------
+    types:
+        All columns of the file. The frame may have the needed ones alone.
+    """
     wanted = [
         parquet_text(written, dtype, column, source, schema).alias(column)
         for (written, dtype), column in zip(types.items(), source.columns, strict=True)
         if column in (*schema.needed, schema.label)
     ]
-    frame = pl.scan_parquet(source.path, glob=False).select(wanted).with_row_index(LINE, offset=1)
+    frame = frame.select(wanted).with_row_index(LINE, offset=1)
     shown = [pl.col(e.meta.output_name()).str.replace_all("\t", " ", literal=True) for e in wanted]
     return frame.with_columns(
         pl.concat_str(shown, separator="\t").alias(TEXT), pl.lit(WELL_FORMED, pl.UInt16).alias(SHAPE)

@@ -7,7 +7,7 @@ import glob
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,6 +20,7 @@ from stampede.pipeline.rawtext import numbered_lines, open_bytes, split_fields
 from stampede.pipeline.schema import Schema
 
 SNIFFED_LINES = 100
+FIRST_LINES = 10 * SNIFFED_LINES  # some may be blank
 SHOWN_COLUMNS = 10
 LABEL_TEXT = re.compile(r" *([-+]?[0-9.]+|true|false) *$", re.IGNORECASE)
 SEPARATORS = ("\t", ",", ";", "|")
@@ -118,8 +119,32 @@ def describe(path: Path, schema: Schema, *, label: Literal["required", "optional
         columns = _match_columns(names, schema, path=path, line=None, label=label)
         return Source(path, "parquet", columns)
 
-    _refuse_foreign(path)
-    lines = list(_first_lines(path))
+    with open_bytes(path) as stream:
+        start = stream.read(8)
+    return describe_text(_first_lines(path), start, path, schema, label=label)
+
+
+def describe_text(
+    first_lines: Iterable[str],
+    start: bytes,
+    path: Path,
+    schema: Schema,
+    *,
+    label: Literal["required", "optional"] = "required",
+) -> Source:
+    """Find out how a text is written; see :func:`describe`.
+
+    Parameters
+    ----------
+    first_lines:
+        Its first lines, without their ends; or all of them.
+    start:
+        Its first eight bytes.
+    path:
+        Where it comes from.
+    """
+    _refuse_foreign(start, path)
+    lines = list(first_lines)
     byte_order_mark = bool(lines) and lines[0].startswith("\ufeff")
     lines[:1] = [line.removeprefix("\ufeff") for line in lines[:1]]
     sample = [(number, line) for number, line in enumerate(lines, 1) if line.strip(" ")][:SNIFFED_LINES]
@@ -149,10 +174,8 @@ def _is_parquet(path: Path) -> bool:
         raise InputError(f"cannot read it: {error.strerror}", file=path) from error
 
 
-def _refuse_foreign(path: Path) -> None:
+def _refuse_foreign(start: bytes, path: Path) -> None:
     """Raise for archives and encodings that cannot be read, before they show as odd characters in line 1."""
-    with open_bytes(path) as stream:
-        start = stream.read(8)
     for magic, name in FOREIGN_ARCHIVES.items():
         if start.startswith(magic):
             raise InputError(f"the file is {name}: unpack it, or pack it with gzip or zstd", file=path)
@@ -178,7 +201,7 @@ def _first_lines(path: Path) -> Iterator[str]:
     """Yield the first lines, some of which may be blank; bytes that are not UTF-8 are replaced."""
     for number, raw in numbered_lines(path):
         yield raw.decode("utf-8", "replace")
-        if number >= 10 * SNIFFED_LINES:
+        if number >= FIRST_LINES:
             return
 
 

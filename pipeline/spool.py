@@ -105,7 +105,7 @@ def write_spool(
     rejected = [pl.DataFrame(schema=REJECTED_SCHEMA)]
     part_rows: list[int] = []
     for number, path in enumerate(inputs):
-        before = _state(path)
+        before = state_of(path)
         source = describe(path, schema, label="required" if with_label else "optional")
         parser = RowParser(schema, with_label)
         reader = _Reader(source, parser, folder, bad_rows, computed, on_rows)
@@ -114,10 +114,10 @@ def write_spool(
             reader.preview()
             accepted, refused = reader.spool(part, first_row=sum(part_rows))
         except InputError as error:
-            if _state(path) != before:
+            if state_of(path) != before:
                 raise changed(path) from error
             raise
-        if _state(path) != before:
+        if state_of(path) != before:
             raise changed(path)
         parts.append(part)
         part_rows.append(accepted)
@@ -227,18 +227,8 @@ class _Reader:
                 raise changed(self.source.path)
             self.parser = replace(self.parser, spaces=True)
         if self.bad_rows == "stop" and len(faults):
-            raise self._first(*faults.row(0))
+            raise row_error(*faults.row(0), source=self.source, parser=self.parser)
         return faults
-
-    def _first(self, line: int, code: int, text: str) -> InputError:
-        """Return the error of a row that stops the job."""
-        fault = explain(code, text, self.source, self.parser.schema)
-        mend = "; mend the row"
-        if self.parser.with_label:
-            mend += ", or leave such rows out with --bad-rows skip"
-        if line == 1 and code in (TOO_FEW, TOO_MANY):
-            mend = f" (is it a {self.parser.schema.name} log?){mend}"
-        return InputError(f"{fault.reason}{mend}", file=self.source.path, line=line, column=fault.column)
 
     def _explained(self, faults: pl.DataFrame) -> pl.DataFrame:
         rows = []
@@ -274,7 +264,23 @@ class _Reader:
                     pass
         except InputError as reason:
             return reason
-        return InputError(f"cannot read it, it may be damaged: {first_line(error)}", file=self.source.path)
+        return damaged(self.source.path, error)
+
+
+def row_error(line: int, code: int, text: str, *, source: Source, parser: RowParser) -> InputError:
+    """Return the error of a row that stops the job."""
+    fault = explain(code, text, source, parser.schema)
+    mend = "; mend the row"
+    if parser.with_label:
+        mend += ", or leave such rows out with --bad-rows skip"
+    if line == 1 and code in (TOO_FEW, TOO_MANY):
+        mend = f" (is it a {parser.schema.name} log?){mend}"
+    return InputError(f"{fault.reason}{mend}", file=source.path, line=line, column=fault.column)
+
+
+def damaged(path: Path, error: BaseException) -> InputError:
+    """Return the error of a file that polars cannot read."""
+    return InputError(f"cannot read it, it may be damaged: {first_line(error)}", file=path)
 
 
 def changed(path: Path) -> InputError:
@@ -282,7 +288,7 @@ def changed(path: Path) -> InputError:
     return InputError("the file changed while it was read: run this again when it is whole", file=path)
 
 
-def _state(path: Path) -> tuple[int, ...]:
+def state_of(path: Path) -> tuple[int, ...]:
     """Return what changes when a file is written to or replaced; nothing where it is gone."""
     try:
         found = path.stat()
