@@ -87,8 +87,8 @@ class Daily:
             figures[name] = {key: metrics[key] for key in ("auc", "logloss", "click_rate", "mean_score")}
         started = time.perf_counter()
         stampede(
-            "train", self.data, *self.flags, "--init-from", before, "--train-split", split,
-            "--epochs", 1, "--warmup-epochs", 0, "--out", self.run_of(day),
+            "train", self.data, "--init-from", before, "--train-split", split, "--valid-split", "none",
+            "--test-split", "none", "--out", self.run_of(day),
         )  # fmt: skip
         return figures | {"update_seconds": time.perf_counter() - started}
 
