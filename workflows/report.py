@@ -13,6 +13,7 @@ from stampede.pipeline.progress import Progress, Silent
 from stampede.training.checkpoint import BEST
 from stampede.training.config import Device
 from stampede.workflows.files import check_free
+from stampede.workflows.growth import ids_of_run
 from stampede.workflows.page import Block, Note, Page, Section, write
 from stampede.workflows.reporting.clipping import clipping
 from stampede.workflows.reporting.curves import curves
@@ -59,7 +60,7 @@ def run_report(
         Another dataset with the run's vocabularies; None takes the run's own, where it lay. Where that is
         gone or another one by now, the page says so and leaves out what needs its rows.
     split:
-        The split to score; None takes test, else valid.
+        The split to score; None takes the one that the run was tested on, else its valid split.
     device, threads:
         Where to score; None as the run did.
     say:
@@ -100,7 +101,8 @@ def _open_dataset(run: Run, path: Path | None) -> Dataset:
     if path is None:
         return run.open_dataset()
     dataset = Dataset.open(path)
-    run.check_dataset(dataset)
+    if ids_of_run(run, dataset) is None:
+        run.check_dataset(dataset)
     return dataset
 
 
@@ -112,9 +114,10 @@ def _score(
     threads: int | None,
     progress: Progress,
 ) -> ScoredRows:
-    chosen = split or next((name for name in ("test", "valid") if name in dataset.rows), None)
+    mine = (run.config.test_split, run.config.valid_split)
+    chosen = split or next((name for name in mine if name in dataset.rows), None)
     if chosen is None:
-        raise StampedeError("the dataset has neither a test nor a valid split")
+        raise StampedeError(f"{dataset.path} has neither a test nor a valid split")
     return score_split(run, dataset, chosen, device=run.use(device, threads), progress=progress)
 
 
@@ -123,7 +126,7 @@ def _page(
 ) -> Page:
     config = run.config
     test = history.result.test if history.result is not None else None
-    if scored is not None and scored.split == "test":
+    if scored is not None and scored.split == config.test_split:
         measured = scored.metrics
         test = SplitMetrics(auc=measured.auc, logloss=measured.logloss, rows=measured.rows)
     notes: tuple[Block, ...] = (Note(missing),) if missing else ()

@@ -74,6 +74,13 @@ def test_of_a_step_that_was_trained_twice_the_later_line_counts(tmp_path: Path) 
     assert [(record.step, record.cross_entropy) for record in history.steps] == [(50, 0.25), (100, 0.5)]
 
 
+def test_every_batch_that_was_left_out_counts_also_at_one_step(tmp_path: Path) -> None:
+    skip = {"kind": "skip", "step": 7, "epoch": 1, "reason": "not finite"}
+    write_lines(tmp_path / "metrics.jsonl", [skip, skip])
+
+    assert len(History.read(tmp_path).skips) == 2
+
+
 def test_kinds_and_keys_that_it_does_not_know_are_passed_over(tmp_path: Path) -> None:
     write_lines(tmp_path / "metrics.jsonl", [{**STEP, "new": 1}, {"kind": "later", "step": 1}])
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from stampede.training.config import TrainConfig
 from stampede.workflows.page import MUTED, Block, Chart, Note, Section, color, names_on_y, new_figure
 from stampede.workflows.reporting.curves import add_epochs, thinned
 from stampede.workflows.reporting.history import History, TablesRecord
 from stampede.workflows.reporting.text import bounds
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 COWCLIP_TEXT = (
     "CowClip shortens the gradient of an id's embedding row where it is longer than a threshold of that "
@@ -96,10 +100,8 @@ def _by_frequency(records: Sequence[TablesRecord]) -> list[Block]:
             (f"epoch {first}", over_steps(r for r in records if r.epoch == first), color(1), 1.7, "dash"),
             (f"epoch {last}", over_steps(r for r in records if r.epoch == last), color(2), 1.7, "dot"),
         ]
-    labels = [part.label for part in lines[0][1]]
-    axis = {"x": "training count of the id", "x_type": "category"}
-    factor = new_figure(x=axis["x"], y="mean clip factor", x_type="category")
-    share = new_figure(x=axis["x"], y="ids clipped", x_type="category")
+    factor = new_figure(x="training count of the id", y="mean clip factor", x_type="category")
+    share = new_figure(x="training count of the id", y="ids clipped", x_type="category")
     for name, parts, line, width, dash in lines:
         kept = [part for part in parts if part.rows]
         style = {"color": line, "width": width, "dash": dash}
@@ -120,28 +122,51 @@ def _by_frequency(records: Sequence[TablesRecord]) -> list[Block]:
                 "ids<extra></extra>",
             )
     for figure in (factor, share):
-        figure.update_xaxes(categoryorder="array", categoryarray=labels)
-    lowest = min(part.factor for _, parts, *_ in lines for part in parts if part.factor is not None)
+        _add_sizes(figure, lines[0][1])
+    factors = [part.factor for _, parts, *_ in lines for part in parts if part.factor is not None]
+    lowest = min(factors, default=1.0)
     room = 1.0 if lowest < 0.6 else 1.2 * (1 - lowest) + 0.001
-    factor.update_yaxes(range=[1 - room, 1 + 0.05 * room])
-    share.update_yaxes(tickformat=".3~%", rangemode="tozero")
+    factor.update_layout(yaxis={"range": [1 - room, 1 + 0.05 * room]})
+    share.update_layout(yaxis={"tickformat": ".3~%", "rangemode": "tozero"})
     steps = f"over {len(records)} steps of the run"
     return [
         Chart(
             "Clip factor by id frequency",
             factor,
             f"Mean factor of the ids of a batch, {steps}, from the rarest ids on the left to the most "
-            "frequent on the right. The lower a point, the more the gradients of such ids were shortened.",
-            height=360,
+            "frequent on the right. The lower a point, the more the gradients of such ids were shortened; "
+            "grey bars say how many of the ids are there.",
+            height=430,
         ),
         Chart(
             "Share of ids clipped by id frequency",
             share,
             f"Of the ids of a batch, how many were clipped at all, {steps}. Read together with the factor: "
             "many ids clipped by little is a light hand, few by much is a hand on the outliers.",
-            height=360,
+            height=430,
         ),
     ]
+
+
+def _add_sizes(figure: go.Figure, parts: Sequence[FrequencyRange]) -> None:
+    """Add bars below that say how many of the ids are in each range."""
+    whole = sum(part.rows for part in parts)
+    labels = [part.label for part in parts]
+    figure.add_bar(
+        x=labels,
+        y=[part.rows / max(whole, 1) for part in parts],
+        yaxis="y2",
+        customdata=[part.rows for part in parts],
+        marker={"color": MUTED},
+        opacity=0.6,
+        showlegend=False,
+        hovertemplate="%{x}: %{y:.2%} of the ids (%{customdata:,})<extra></extra>",
+    )
+    figure.update_layout(
+        xaxis={"anchor": "y2", "categoryorder": "array", "categoryarray": labels, "tickangle": -40},
+        yaxis={"domain": [0.32, 1.0]},
+        yaxis2={"domain": [0.0, 0.2], "title": {"text": "ids"}, "tickformat": ".0%", "nticks": 3},
+    )
 
 
 def _over_time(history: History, measured: Sequence[TablesRecord]) -> Chart:

@@ -77,7 +77,7 @@ def add_epochs(figure: go.Figure, history: History) -> None:
 
 
 def _cross_entropy(history: History) -> Chart:
-    raw = [record.cross_entropy for record in history.steps]
+    raw = [np.nan if r.cross_entropy is None else r.cross_entropy for r in history.steps]
     steps, values, means = thinned([record.step for record in history.steps], raw, smoothed(raw))
     figure = new_figure(x="step", y="cross-entropy", hovermode="x unified")
     figure.add_scatter(x=steps, y=values, name="each record", line={"color": MUTED, "width": 1}, opacity=0.7)
@@ -163,7 +163,12 @@ def _rates(history: History) -> Chart:
     for name in names:
         of_steps = (record.learning_rates.get(name) for record in history.steps)
         alike.setdefault(tuple(rate or None for rate in of_steps), []).append(name.replace("_", " "))
-    figure = new_figure(x="step", y="learning rate", y_type="log", hovermode="x unified")
+    rates = [rate for values in alike for rate in values if rate is not None]
+    far_apart = bool(rates) and max(rates) > 20 * min(rates)
+    figure = new_figure(
+        x="step", y="learning rate", y_type="log" if far_apart else "linear", hovermode="x unified"
+    )
+    figure.update_yaxes(exponentformat="power", **({"dtick": 1} if far_apart else {"rangemode": "tozero"}))
     for number, (values, named) in enumerate(alike.items()):
         x, y = thinned(steps, [np.nan if value is None else value for value in values])
         figure.add_scatter(
@@ -174,13 +179,12 @@ def _rates(history: History) -> Chart:
             line={"color": color(number), "width": 2},
             hovertemplate="%{y:.3g}",
         )
-    rates = [rate for values in alike for rate in values if rate is not None]
-    figure.update_yaxes(exponentformat="power", dtick=1 if rates and max(rates) > 20 * min(rates) else "D2")
     add_epochs(figure, history)
     return Chart(
         "Learning rates",
         figure,
-        "The rates of the dense weights, which warm up, and of the tables, on a logarithmic axis.",
+        "The rates of the dense weights, which warm up, and of the tables"
+        f"{', on a logarithmic axis' if far_apart else ''}.",
     )
 
 

@@ -1,7 +1,7 @@
 """What a run wrote while it trained: ``metrics.jsonl`` and ``timings.jsonl``.
 
 A line that is damaged, such as the last one of a run that was killed, is left out with a note. Where a step
-was written twice, as by a run that was resumed from before it, the later line counts.
+or an epoch was written twice, the later line counts.
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from stampede import CheckpointError
-from stampede.training.records import METRICS
-
-TIMINGS = "timings.jsonl"
+from stampede.training.records import METRICS, TIMINGS
 
 
 class _Part(BaseModel):
@@ -37,16 +35,16 @@ class StepRecord(_Record):
     ``clipped_share`` is of all rows of the tables that are clipped; None where nothing is.
     """
 
-    cross_entropy: float
+    cross_entropy: float | None
     regulariser: float | None = None
     clipped_share: float | None = None
     learning_rates: dict[str, float] = {}
 
 
 class FieldNorms(_Part):
-    """The rows of a field's table that a batch had: how many, how many of them were clipped, and norms.
+    """The rows of a field's table that a batch had, and how many of them were clipped.
 
-    ``gradient_norm`` includes the L2 term, before the clip; ``weight_norm`` is that before the update.
+    ``gradient_norm`` is of those rows, L2 included, before the clip; ``weight_norm`` of the whole table.
     """
 
     gradient_norm: float
@@ -148,17 +146,17 @@ class History:
         kinds: dict[str, _Kept[Any]] = {
             "step": _Kept(StepRecord),
             "tables": _Kept(TablesRecord),
-            "epoch": _Kept(EpochRecord),
-            "skip": _Kept(SkipRecord),
+            "epoch": _Kept(EpochRecord, by="epoch"),
+            "skip": _Kept(SkipRecord, by="line"),
             "result": _Kept(ResultRecord),
         }
         for number, document in _documents(run / METRICS, notes):
             kind = kinds.get(str(document.get("kind")))
-            if kind is not None and not kind.take(document):
+            if kind is not None and not kind.take(number, document):
                 notes.append(f"{METRICS}, line {number} is no whole record and was left out.")
         timings = _Kept(TimingRecord)
         for number, document in _documents(run / TIMINGS, notes):
-            if not timings.take(document):
+            if not timings.take(number, document):
                 notes.append(f"{TIMINGS}, line {number} is no whole record and was left out.")
         results = kinds["result"].in_order()
         return cls(
@@ -198,24 +196,26 @@ RecordT = TypeVar("RecordT", bound=_Record)
 
 
 class _Kept(Generic[RecordT]):
-    """The records of one kind, the last one of each step."""
+    """The records of one kind: the last one of each step or epoch, or all lines."""
 
-    def __init__(self, model: type[RecordT]) -> None:
+    def __init__(self, model: type[RecordT], *, by: Literal["step", "epoch", "line"] = "step") -> None:
         self._model = model
-        self._by_step: dict[int, RecordT] = {}
+        self._by = by
+        self._records: dict[int, RecordT] = {}
 
-    def take(self, document: Mapping[str, Any]) -> bool:
+    def take(self, line: int, document: Mapping[str, Any]) -> bool:
         """Keep a record; return whether it was one."""
         try:
             record = self._model.model_validate(document)
         except ValidationError:
             return False
-        self._by_step[record.step] = record
+        key = {"step": record.step, "epoch": record.epoch, "line": line}[self._by]
+        self._records[key] = record
         return True
 
     def in_order(self) -> tuple[RecordT, ...]:
         """Return the records by step."""
-        return tuple(self._by_step[step] for step in sorted(self._by_step))
+        return tuple(sorted(self._records.values(), key=lambda record: record.step))
 
 
 def _documents(file: Path, notes: list[str]) -> list[tuple[int, dict[str, Any]]]:

@@ -40,7 +40,7 @@ def norms(history: History) -> Section:
             records,
             "weight_norm",
             "Weight norm by field",
-            "Norm of the embedding rows that were in the batch. A row of the picture that grows without "
+            "Norm of each field's whole table. A row of the picture that grows without "
             "end is a field whose L2 is too weak; one that fades is a field that the model makes no use "
             "of.",
         ),

@@ -14,7 +14,7 @@ from stampede.pipeline.dataset import NULL_ID, UNSEEN_ID, Dataset, Split
 from stampede.pipeline.progress import Progress
 from stampede.pipeline.vocabulary import Vocabulary
 from stampede.training.evaluation import EVALUATION_BATCH, logits_of
-from stampede.training.loader import open_loader
+from stampede.training.loader import Loader, open_loader
 from stampede.training.metrics import (
     Evaluation,
     Float64,
@@ -24,6 +24,8 @@ from stampede.training.metrics import (
     log_loss,
     probabilities_of,
 )
+from stampede.training.resident import DeviceLoader
+from stampede.workflows.growth import ids_of_run
 from stampede.workflows.reporting.text import bounds
 from stampede.workflows.run import Run
 
@@ -114,9 +116,7 @@ def score_split(
         There is no such split, or it is damaged.
     """
     model = run.load_model(device)
-    loader = open_loader(
-        dataset, split, batch_size=EVALUATION_BATCH, device=device, memory=run.config.loader_memory
-    )
+    loader = _open(run, dataset, split, device)
     fields = tuple(run.encoder.vocabularies)
     vocabularies = list(run.encoder.vocabularies.values())
     tables = [codes_of(vocabulary) for vocabulary in vocabularies]
@@ -153,6 +153,16 @@ def score_split(
         scores=probabilities_of(sorted_logits),
         codes=codes,
         rarest=rarest[order],
+    )
+
+
+def _open(run: Run, dataset: Dataset, split: Split, device: torch.device) -> Loader:
+    """Open a split with the ids that the run has for its values."""
+    ids = ids_of_run(run, dataset)
+    if ids is not None:
+        return DeviceLoader(dataset, split, batch_size=EVALUATION_BATCH, device=device, ids=ids)
+    return open_loader(
+        dataset, split, batch_size=EVALUATION_BATCH, device=device, memory=run.config.loader_memory
     )
 
 

@@ -15,7 +15,17 @@ from stampede.workflows.reporting.scored import CODE_NAMES, FIRST_RANGE, LOWER_B
 from stampede.workflows.reporting.text import UNKNOWN, share, whole
 from stampede.workflows.run import Run
 
-OF_THE_MACHINE = ("seed", "device", "threads", "compiles", "cuda_graph", "loader", "loader_memory")
+OF_THE_MACHINE = (
+    "seed",
+    "device",
+    "threads",
+    "compiles",
+    "cuda_graph",
+    "loader",
+    "loader_memory",
+    "checkpoint_every",
+    "keep_checkpoints",
+)
 """Values that a recipe does not mean to set."""
 
 Values = dict[str, Any]

@@ -32,7 +32,7 @@ def summary(
             (
                 "Test AUC",
                 metric(test.auc if test else None),
-                _remark(test, "the dataset has no test metrics"),
+                _remark(test, config.test_split),
             ),
             ("Test log loss", metric(test.logloss if test else None)),
             ("Valid AUC", metric(valid.auc if valid else None), "of the best epoch" if valid else ""),
@@ -69,10 +69,11 @@ def summary(
     return Section("", "", blocks)
 
 
-def _remark(metrics: SplitMetrics | None, otherwise: str) -> str:
+def _remark(metrics: SplitMetrics | None, split: str) -> str:
     if metrics is None:
-        return otherwise
-    return f"{metrics.rows:,} rows" if metrics.rows else ""
+        return "not measured"
+    rows = "" if metrics.rows is None else f"{metrics.rows:,} rows"
+    return rows if split == "test" else f"{rows} of the split {split}"
 
 
 def _state(history: History, config: TrainConfig) -> tuple[str, str]:
