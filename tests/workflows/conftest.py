@@ -31,9 +31,12 @@ def run(small_run: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(small_run, tmp_path / "deepfm", symlinks=True))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Chromium without a window; tests that need it are skipped where it or playwright is missing."""
+    """Chromium without a window; tests that need it are skipped where it or playwright is missing.
+
+    It ends with its module: playwright runs once in a process.
+    """
     playwright = pytest.importorskip("playwright.sync_api")
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:
