@@ -117,12 +117,15 @@ def fitted(folder: Path, schema: Schema, options: dict[str, Any]) -> Encoder:
 
 def check_same(encoder: Encoder, files: Sequence[Path], folder: Path, **how: Any) -> None:
     """Both ways give the same numbers and ids, bit for bit, or the same error."""
+    refused: StampedeError | None = None
     try:
         expected = pl.read_parquet(transform(encoder, files, folder / "encoded").file)
     except StampedeError as error:
-        with pytest.raises(type(error)) as caught:
+        refused = error
+    if refused is not None:
+        with pytest.raises(type(refused)) as caught:
             list(encode_stream(encoder, files, threads=2, **how))
-        assert str(caught.value) == str(error)
+        assert str(caught.value) == str(refused)
         return
     blocks = list(encode_stream(encoder, files, threads=2, **how))
     n_dense, n_fields = len(encoder.dense_columns), len(encoder.vocabularies)
@@ -157,10 +160,8 @@ def test_parquet_is_encoded_as_the_definition_says(
 ) -> None:
     schema, options = CASES[name]
     encoder = fitted(tmp_path, schema, options)
-    separator = schema.separator or "\t"
-    rows = [
-        row.replace('"', "").split(separator)[: len(schema.columns)] for row in lines(schema, 300, seed=6)
-    ]
+    tabs = schema.model_copy(update={"separator": "\t"})
+    rows = [row.split("\t") for row in lines(tabs, 300, seed=6)]
     frame = pl.DataFrame(rows, schema=list(schema.columns), orient="row", strict=False)
     if typed:
         kinds = [pl.Int64, pl.Float64]
