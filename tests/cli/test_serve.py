@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 import socket
 import subprocess
@@ -76,8 +77,12 @@ def test_a_taken_port_is_one_line(server: Server, stampede: Command, run: Path) 
 
 def test_what_cannot_be_served_is_one_line(stampede: Command, run: Path, tmp_path: Path) -> None:
     assert "Example: stampede serve" in stampede("serve", "--help").out
+    damaged = tmp_path / "damaged"
+    shutil.copytree(run, damaged, symlinks=True)
+    (damaged / "best" / "model.safetensors").write_bytes(b"not weights")
     for arguments, code, words in (
         ((tmp_path / "none",), 1, "does not exist"),
+        ((damaged, "--port", 0), 1, "model.safetensors is damaged"),
         ((run, "--host", "host.invalid"), 1, "no such address"),
         ((run, "--max-body", "much"), 2, "--max-body much: it must be a size"),
         ((run, "--grace", "-1"), 2, "--grace"),

@@ -57,9 +57,9 @@ class GuardedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Begin to wait for a client that does not read."""
+        """Begin to watch whether the client reads."""
         super().pause_writing()
-        self._write_timer = self.loop.call_later(self.seconds, self.transport.abort)
+        self._watch_reading()
 
     def resume_writing(self) -> None:
         """Go on."""
@@ -84,10 +84,24 @@ class GuardedProtocol(H11Protocol):
             pass
         self.transport.close()
 
+    def _watch_reading(self, unsent: int | None = None) -> None:
+        left = self.transport.get_write_buffer_size()
+        if unsent is not None and left >= unsent:
+            self.transport.abort()
+            return
+        self._write_timer = self.loop.call_later(self.seconds, self._watch_reading, left)
+
     def _watch_head(self) -> None:
         waiting = self.conn.their_state is h11.IDLE and not self.transport.is_closing()
         if waiting and self._head_timer is None:
-            self._head_timer = self.loop.call_later(self.seconds, self.transport.abort)
+            self._head_timer = self.loop.call_later(self.seconds, self._head_is_late)
         elif not waiting and self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        if self.transport.get_write_buffer_size():  # the last answer is still being read
+            self._watch_head()
+        else:
+            self.transport.abort()
