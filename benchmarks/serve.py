@@ -141,7 +141,7 @@ def serving(run: Path, *flags: object) -> Iterator[tuple[str, subprocess.Popen[s
         finally:
             process.send_signal(signal.SIGTERM)
             try:
-                process.wait(30)
+                process.wait(90)
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise

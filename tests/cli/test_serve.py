@@ -108,7 +108,7 @@ def test_it_ends_after_the_requests_in_flight_but_not_later_than_the_grace(run: 
             time.sleep(0.5)
             client.sendall(b"{}")
             answer = client.makefile("rb").read()
-            out, err = process.communicate(timeout=30)
+            out, err = process.communicate(timeout=90)
 
     assert line.startswith("stampede: serving fm/step-")
     assert answer.startswith(b"HTTP/1.1 200 OK")

@@ -120,13 +120,26 @@ def test_a_score_does_not_depend_on_the_requests_beside_it(
 
 def test_numbers_keep_their_text(service: Service, rows: list[dict[str, str]]) -> None:
     row = {**rows[0], "I1": "3", "C1": "1.50"}
-    body = json.dumps(row)
-    as_numbers = body.replace('"I1": "3"', '"I1": 3').replace('"C1": "1.50"', '"C1": 1.50')
-    assert as_numbers.count('"') == body.count('"') - 4
+    as_text = json.dumps(row)
+    as_numbers = as_text.replace('"I1": "3"', '"I1": 3').replace('"C1": "1.50"', '"C1": 1.50')
+    assert as_numbers.count('"') == as_text.count('"') - 4
 
     assert post(service, as_numbers.encode()).json() == post(service, body.encode()).json()
-    document = parse_document(b'{"C1": 123456789012345678901234567890, "C2": -0.10E+5}', max_rows=1)
+    document = parse_document(
+        b'{"C1": 123456789012345678901234567890, "C2": -0.10E+5}', max_rows=1, columns=2
+    )
     assert document.rows == [{"C1": "123456789012345678901234567890", "C2": "-0.10E+5"}]
+
+
+def test_a_body_of_more_values_than_rows_can_hold_is_not_parsed() -> None:
+    values = b"[" + b"1," * 100_040 + b"1]"
+
+    with pytest.raises(Refusal, match="more than 1 rows"):
+        parse_document(values, max_rows=1, columns=39)
+    with pytest.raises(Refusal, match="must be a row"):
+        parse_document(values, max_rows=1, columns=41)
+    text = b'{"C1": "' + b"," * 100_000 + b'"}'
+    assert parse_document(text, max_rows=1, columns=39).rows == [{"C1": "," * 100_000}]
 
 
 def test_what_is_missing_is_empty_and_labels_are_ignored(service: Service) -> None:
@@ -164,6 +177,7 @@ def test_what_is_missing_is_empty_and_labels_are_ignored(service: Service) -> No
         (b'{"\\ud800": 1}', 422, "column \\ud800: the model's log has no such column"),
         (b'{"rows": [' + b"{}," * MAX_ROWS + b"{}]}", 413, "more than 300 rows"),
         (b'{"C1": [' + b"{}," * 60_000 + b"{}]}", 413, "more than 300 rows"),
+        (b'{"C1": [' + b"1," * 90_000 + b"1]}", 422, "column C1: a value must be"),
         (b" " * (MAX_BODY + 1), 413, "the body is larger than 200000 bytes"),
     ],
 )

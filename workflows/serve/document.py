@@ -15,6 +15,9 @@ FORM = 'a row such as {"I1": 1, "C1": "68fd1e64"}, or {"rows": [ROW, ...]}'
 
 SHOWN_CHARACTERS = 60
 
+COMMAS_IN_TEXT = 100_000
+"""Commas that a body may hold besides those between its values."""
+
 
 @dataclass(frozen=True)
 class Document:
@@ -24,14 +27,22 @@ class Document:
     single: bool
 
 
-def parse_document(body: bytes | bytearray, *, max_rows: int) -> Document:
+def parse_document(body: bytes | bytearray, *, max_rows: int, columns: int) -> Document:
     """Parse a body; values are strings (numbers too), bools, None, or what no row can hold.
+
+    Parameters
+    ----------
+    columns:
+        How many a row may name. A body with commas for many more values than all rows can hold is not parsed:
+        16 MB of ``1,1,1`` would become half a gigabyte.
 
     Raises
     ------
     Refusal
         400 where it is no JSON, 413 where it has more rows, 422 where it has another form.
     """
+    if body.count(b",") > max_rows * columns + COMMAS_IN_TEXT:
+        raise _too_many(max_rows)
     document = _parsed(body, max_rows)
     if not isinstance(document, dict):
         raise Refusal(422, f"the body must be {FORM}")
@@ -83,7 +94,7 @@ def _no_number(name: str) -> NoReturn:
 
 
 def _too_many(max_rows: int) -> Refusal:
-    return Refusal(413, f"more than {max_rows} rows: send them in several requests")
+    return Refusal(413, f"the body holds more than {max_rows} rows: send them in several requests")
 
 
 def _shown(text: str) -> str:

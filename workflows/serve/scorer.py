@@ -141,7 +141,7 @@ class Scorer:
     def _read(self, job: _Job) -> bool:
         """Turn the body of a job into texts; False where it has been refused."""
         try:
-            document = parse_document(job.body, max_rows=self._max_rows)
+            document = parse_document(job.body, max_rows=self._max_rows, columns=len(self._rows.known))
             job.body, job.single = b"", document.single
             for index, row in enumerate(document.rows):
                 try:
