@@ -10,9 +10,11 @@ from typing import Annotated, NoReturn
 import typer
 
 from stampede import ConfigError, StampedeError, StoppedError, __version__
+from stampede.cli.compare import compare
 from stampede.cli.doctor import doctor
 from stampede.cli.evaluate import evaluate
 from stampede.cli.export import export
+from stampede.cli.importance import importance
 from stampede.cli.inspect import inspect
 from stampede.cli.predict import predict
 from stampede.cli.prepare import prepare
@@ -42,7 +44,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (
-    prepare, inspect, train, evaluate, predict, report, sweep, export, serve, transform, scale, synth, doctor,
+    prepare, inspect, train, evaluate, predict, report, sweep, compare, importance, export, serve,
+    transform, scale, synth, doctor,
 ):  # fmt: skip
     app.command()(command)
 
