@@ -9,8 +9,10 @@ from typing import Any
 from stampede import ConfigError
 from stampede.cli.train import train
 
-OF_ONE_RUN = frozenset({"dataset", "out", "recipe", "model", "batch_size", "rule", "clip", "seed"})
-"""Options of ``train`` that a study has instead for all of its runs."""
+OF_ONE_RUN = frozenset(
+    {"dataset", "out", "recipe", "model", "batch_size", "rule", "clip", "seed", "init_from"}
+)
+"""Options of ``train`` that a study has for all of its runs, or that have no meaning for several."""
 
 COMMON = frozenset({"force", "resume", "json", "debug"})
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from tests.conftest import Command
 
 COMMANDS = (
-    "prepare", "inspect", "train", "evaluate", "predict", "report", "sweep", "compare", "importance", "export",
-    "serve", "transform", "scale", "synth", "doctor",
+    "prepare", "inspect", "train", "evaluate", "predict", "report", "sweep", "compare", "importance",
+    "export", "serve", "transform", "scale", "synth", "doctor",
 )  # fmt: skip
 TINY = ("--hidden", "16", "--epochs", "2", "--batch-size", "256")
 

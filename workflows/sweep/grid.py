@@ -16,7 +16,7 @@ from stampede.workflows.recipe import TrainRecipe, configure, without_options_of
 CLIPS = get_args(ClipName)
 CLIPS_WITH_A_NORM = ("global", "field", "column")
 
-NOT_OF_THE_RESULT = frozenset({"rule", "threads"})
+NOT_OF_THE_RESULT = frozenset({"rule", "threads", "checkpoint_every", "keep_checkpoints"})
 """Values of a run that do not decide what it learns: the rule is how the others were found."""
 
 

@@ -16,7 +16,9 @@ from typing import Any
 
 from stampede.workflows.sweep.worker import Job
 
-SECONDS_TO_STOP = 60.0
+SECONDS_TO_STOP = 600.0
+"""What a run has to save its state; a second interrupt ends it at once."""
+
 WORKER = "stampede.workflows.sweep.worker"
 
 

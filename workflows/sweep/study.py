@@ -20,14 +20,11 @@ from stampede.pipeline.dataset import Dataset
 from stampede.training.config import TrainConfig
 from stampede.training.scaling import Rule
 from stampede.workflows.recipe import Recipe
-from stampede.workflows.sweep.grid import Grid, Point, configure_points, identity
+from stampede.workflows.sweep.grid import NOT_OF_THE_RESULT, Grid, Point, configure_points, identity
 
 STUDY = "study.toml"
 RECIPE = "recipe.toml"
 FORMAT_VERSION = 1
-
-MAY_CHANGE = frozenset({"threads"})
-"""Values held fixed that another command of the same study may give anew."""
 
 Status = Literal["finished", "diverged", "failed"]
 
@@ -204,7 +201,7 @@ class Study:
                 f"{self.path} was made with other values of the recipe {self.recipe_name}: {mend}"
             )
         before, now = (
-            {name: _plain(value) for name, value in fixed.items() if name not in MAY_CHANGE}
+            {name: _plain(value) for name, value in fixed.items() if name not in NOT_OF_THE_RESULT}
             for fixed in (self.fixed, asked.fixed)
         )
         for name in sorted({**before, **now}):

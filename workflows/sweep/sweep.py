@@ -91,6 +91,8 @@ def run_sweep(
     grid, recipe_name, recipe = _ask(dataset, options, say)
     asked = configure_points(grid.points(), recipe.train, options.fixed)
     first = next(iter(asked.values()))
+    if first.train_split not in dataset.rows:
+        raise ConfigError(f"--train-split {first.train_split}: {dataset.path} has {', '.join(dataset.rows)}")
     slots = slots_of(first.device, devices=options.devices, jobs=options.jobs, threads=first.threads)
     # nothing is written, or replaced by --force, before all of it has a meaning
     study = Study.begin(
@@ -101,9 +103,9 @@ def run_sweep(
     configs = study.points()
     outcomes = study.outcomes()
     jobs = _jobs(study, asked, outcomes, names_of(configs, outcomes))
-    _say_what_is_odd(study, dataset, asked, say)
+    _say_what_is_odd(study, asked, dataset.rows[first.train_split], say)
     try:
-        _train(study, jobs, asked, slots, rows=dataset.rows["train"], observer=observer)
+        _train(study, jobs, asked, slots, rows=dataset.rows[first.train_split], observer=observer)
     finally:
         table = tabulate(study, target_auc=options.target_auc)
         write_outputs(table)
@@ -161,7 +163,7 @@ def _jobs(
 
 
 def _say_what_is_odd(
-    study: Study, dataset: Dataset, asked: Mapping[Point, TrainConfig], say: Callable[[str], None]
+    study: Study, asked: Mapping[Point, TrainConfig], rows: int, say: Callable[[str], None]
 ) -> None:
     """Tell what a reader of the table would wonder about."""
     scaled = [name for name in ("learning_rate", "embedding_learning_rate", "l2") if name in study.fixed]
@@ -174,7 +176,6 @@ def _say_what_is_odd(
             f"the base batch, {study.base_batch_size:,}, is not among --batch-sizes: "
             "with it, the table has differences to it"
         )
-    rows = dataset.rows["train"]
     if sizes[-1] > rows:
         say(f"a batch of {sizes[-1]:,} holds all {rows:,} training rows: each epoch is one step")
     unusual = [point for point in asked if point.series.clip != natural_clip(point.series.rule)]

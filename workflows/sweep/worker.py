@@ -16,7 +16,10 @@ import time
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stampede.training.trainer import TrainResult
 
 SECONDS_PER_EVENT = 1.0
 INTERRUPTED = 130
@@ -72,20 +75,24 @@ def send(events: IO[str], **event: Any) -> None:
 
 
 def run_job(job: Job, events: IO[str]) -> dict[str, Any]:
-    """Do a job; return the values of its outcome."""
-    from stampede import StampedeError
-    from stampede.workflows.train import run_train
+    """Do a job, from the last checkpoint of its run where there is one; return the values of its outcome.
 
+    Raises
+    ------
+    StoppedError
+        A signal stopped it, once its state was saved.
+    """
+    from stampede import CheckpointError, StampedeError, StoppedError
+
+    reporter = _Reporter(events)
     try:
-        _, result = run_train(
-            Path(job.dataset),
-            out=Path(job.run),
-            recipe=job.recipe,
-            given=job.given,
-            force=True,
-            say=lambda line: print(line, file=sys.stderr, flush=True),
-            observer=_Reporter(events),
-        )
+        try:
+            result = _train(job, reporter, resume=os.path.lexists(job.run))
+        except CheckpointError as error:
+            print(f"{error}: begun anew", file=sys.stderr)
+            result = _train(job, reporter, resume=False)
+    except StoppedError:
+        raise
     except StampedeError as error:
         print(error, file=sys.stderr)
         return {"status": "diverged" if DIVERGED in str(error) else "failed", "reason": str(error)}
@@ -102,6 +109,22 @@ def run_job(job: Job, events: IO[str]) -> dict[str, Any]:
     }
 
 
+def _train(job: Job, reporter: _Reporter, *, resume: bool) -> TrainResult:
+    from stampede.workflows.train import run_train
+
+    _, result = run_train(
+        Path(job.dataset),
+        out=Path(job.run),
+        recipe=job.recipe,
+        given=job.given,
+        force=not resume,
+        resume=resume,
+        say=lambda line: print(line, file=sys.stderr, flush=True),
+        observer=reporter,
+    )
+    return result
+
+
 def main() -> None:
     """Do the job on stdin."""
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell may have left SIGINT ignored
@@ -110,9 +133,12 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is no event
     job = Job(**json.loads(sys.stdin.readline()))
     threading.Thread(target=_stop_with_the_parent, daemon=True).start()
+    from stampede import StoppedError
+
     try:
         send(events, outcome=run_job(job, events))
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, StoppedError) as error:
+        print(error, file=sys.stderr)
         sys.exit(INTERRUPTED)
 
 
