@@ -16,7 +16,7 @@ from stampede.pipeline.dataset import Dataset, Split
 from stampede.training.batch import Batch
 from stampede.training.memory import available_memory
 from stampede.training.resident import DeviceLoader
-from stampede.training.rowgroups import SplitReader
+from stampede.training.rowgroups import IdTables, SplitReader
 from stampede.training.stream import StreamLoader
 
 LoaderKind = Literal["device", "stream"]
@@ -87,12 +87,13 @@ def open_loader(
     kind: Literal["auto", "device", "stream"] = "auto",
     memory: int,
     dense_dtype: torch.dtype = torch.float32,
+    ids: IdTables | None = None,
 ) -> Loader:
     """Open a split as the loader that fits.
 
     Parameters
     ----------
-    dataset, split, batch_size, device, dense_dtype:
+    dataset, split, batch_size, device, dense_dtype, ids:
         As of :class:`DeviceLoader`.
     kind:
         ``auto`` holds the split on the device where it takes at most :data:`SHARE_OF_MEMORY` of what is
@@ -113,9 +114,11 @@ def open_loader(
         reader = SplitReader(dataset, split)
         kind = "device" if reader.rows * reader.row_bytes(dense_dtype) <= _room(place) else "stream"
     if kind == "device":
-        return DeviceLoader(dataset, split, batch_size=batch_size, device=place, dense_dtype=dense_dtype)
+        return DeviceLoader(
+            dataset, split, batch_size=batch_size, device=place, dense_dtype=dense_dtype, ids=ids
+        )
     return StreamLoader(
-        dataset, split, batch_size=batch_size, device=place, memory=memory, dense_dtype=dense_dtype
+        dataset, split, batch_size=batch_size, device=place, memory=memory, dense_dtype=dense_dtype, ids=ids
     )
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -14,7 +12,7 @@ from stampede.kernels import cuda_kernels_missing
 from stampede.pipeline.dataset import Dataset, Split
 from stampede.training.batch import Batch
 from stampede.training.order import check_first, epoch_order
-from stampede.training.rowgroups import SplitReader
+from stampede.training.rowgroups import IdTables, SplitReader
 
 
 class DeviceLoader:
@@ -34,8 +32,7 @@ class DeviceLoader:
     dense_dtype:
         Type of the dense values, there and in batches: float32, or bfloat16 for half the memory.
     ids:
-        For each field the id that rows get in place of each of the dataset's, int32 [size]: those of a model
-        that knows fewer. None for the dataset's own.
+        For each field the id that rows get in place of each of the dataset's; None for these.
 
     Raises
     ------
@@ -53,7 +50,7 @@ class DeviceLoader:
         batch_size: int,
         device: torch.device | str = "cpu",
         dense_dtype: torch.dtype = torch.float32,
-        ids: Sequence[npt.NDArray[np.int32]] | None = None,
+        ids: IdTables | None = None,
     ) -> None:
         self.batch_size = batch_size
         self.data = _load(SplitReader(dataset, split, ids=ids), torch.device(device), dense_dtype)

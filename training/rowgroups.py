@@ -17,6 +17,9 @@ from stampede.pipeline.dataset import LABEL, Dataset, Split, collect_rows
 from stampede.training.batch import Batch, batch_of
 from stampede.training.embedding import check_ids
 
+IdTables = Sequence[npt.NDArray[np.int32]]
+"""For each field int32 [size]: an id in place of each of a dataset's, for a model that knows fewer."""
+
 ROWS_PER_GROUP: Final = 1 << 17
 """Rows of a row group in the parts of a dataset; others are read as well, with some decoded twice."""
 
@@ -43,7 +46,7 @@ class SplitReader:
     group_rows:
         Rows of a row group in the parts; the last one of a part is shorter.
     ids:
-        For each field the id that rows get in place of each of the dataset's, int32 [size]; None for these.
+        For each field the id that rows get in place of each of the dataset's; None for these.
 
     Raises
     ------
@@ -57,7 +60,7 @@ class SplitReader:
         split: Split,
         *,
         group_rows: int = ROWS_PER_GROUP,
-        ids: Sequence[npt.NDArray[np.int32]] | None = None,
+        ids: IdTables | None = None,
     ) -> None:
         dataset.scan(split)  # says which splits there are where this one is not
         self.dataset = dataset

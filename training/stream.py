@@ -18,7 +18,7 @@ from stampede.pipeline.dataset import Dataset, Split
 from stampede.training.batch import Batch
 from stampede.training.order import check_first, permutation
 from stampede.training.prefetch import DeviceCopies, filled
-from stampede.training.rowgroups import ROWS_PER_GROUP, RowGroup, SplitReader
+from stampede.training.rowgroups import ROWS_PER_GROUP, IdTables, RowGroup, SplitReader
 
 BUFFERS: Final = 2
 """Windows in memory, one read and one filled; and batches, the consumer's and the next one."""
@@ -78,6 +78,8 @@ class StreamLoader:
         Type of the dense values: float32 or bfloat16.
     group_rows:
         Rows of a row group in the parts; where they have more, decoding takes more memory.
+    ids:
+        For each field the id that rows get in place of each of the dataset's; None for these.
 
     Raises
     ------
@@ -99,9 +101,10 @@ class StreamLoader:
         memory: int,
         dense_dtype: torch.dtype = torch.float32,
         group_rows: int = ROWS_PER_GROUP,
+        ids: IdTables | None = None,
     ) -> None:
         self.batch_size = batch_size
-        self._reader = SplitReader(dataset, split, group_rows=group_rows)
+        self._reader = SplitReader(dataset, split, group_rows=group_rows, ids=ids)
         self._device = torch.device(device)
         self._dense_dtype = dense_dtype
         self._group_rows = max((group.rows for group in self._reader.groups), default=0)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stampede.pipeline.dataset import Dataset, Split
+from stampede.pipeline.dataset import Split
 from stampede.training.config import Device
 from stampede.training.evaluation import EVALUATION_BATCH, evaluate
 from stampede.training.metrics import Metrics
 from stampede.training.resident import DeviceLoader
-from stampede.workflows.growth import ids_of_run
+from stampede.workflows.growth import dataset_of
 from stampede.workflows.run import Run
 
 
@@ -39,10 +39,7 @@ def run_evaluate(
         The dataset is missing, damaged or without that split.
     """
     run = Run.open(run_path)
-    dataset = run.open_dataset() if data is None else Dataset.open(data)
-    ids = ids_of_run(run, dataset)
-    if data is not None and ids is None:
-        run.check_dataset(dataset)
+    dataset, ids = dataset_of(run, data)
     place = run.use(device, threads)
     loader = DeviceLoader(dataset, split, batch_size=EVALUATION_BATCH, device=place, ids=ids)
     return evaluate(run.load_model(place), loader)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
-import numpy.typing as npt
+from pathlib import Path
 
 from stampede import CheckpointError
 from stampede.pipeline.dataset import Dataset
@@ -15,9 +12,34 @@ from stampede.training.checkpoint import BEST
 from stampede.training.grow import grow_into
 from stampede.training.models import CTRModel
 from stampede.training.optim import TableOptimizer
+from stampede.training.rowgroups import IdTables
 from stampede.workflows.run import Run
 
-IdTables = Sequence[npt.NDArray[np.int32]]
+
+def dataset_of(run: Run, data: Path | None) -> tuple[Dataset, IdTables | None]:
+    """Open a dataset whose rows a run can score, and say by which ids.
+
+    Parameters
+    ----------
+    data:
+        Another dataset with the run's vocabularies, or with such as are grown from them; None takes the run's
+        own, where it lay.
+
+    Returns
+    -------
+    tuple
+        The dataset, and what :func:`ids_of_run` gives for it.
+
+    Raises
+    ------
+    CheckpointError
+        The run cannot read it; names what differs.
+    """
+    dataset = run.open_dataset() if data is None else Dataset.open(data)
+    ids = ids_of_run(run, dataset)
+    if data is not None and ids is None:
+        run.check_dataset(dataset)
+    return dataset, ids
 
 
 def ids_of_run(run: Run, dataset: Dataset) -> IdTables | None:

@@ -32,7 +32,7 @@ def resume_run(
     Raises
     ------
     CheckpointError
-        The folder is no run, is of another dataset, or has no checkpoint that is whole.
+        The folder is no run, is of another dataset or one that grew since, or has no whole checkpoint.
     ConfigError
         A value is given that differs from the run's.
     """
@@ -41,6 +41,11 @@ def resume_run(
         raise CheckpointError(
             f"{dataset.path} is not the dataset of {path}, which was at {run.origin.path}: "
             "a run goes on with its own"
+        )
+    if dataset.sizes != {name: known.size for name, known in run.encoder.vocabularies.items()}:
+        raise CheckpointError(
+            f"the vocabularies of {dataset.path} grew since {path} began: make a new run, with --init-from "
+            f"{path} to take over what it learned"
         )
     config = _changed(run, recipe=recipe, given=given)
     start = latest_checkpoint(path, say)

@@ -15,12 +15,14 @@ from stampede.pipeline.grow import GrowOptions
 from stampede.training.build import model_of, optimizer_of
 from stampede.training.config import TrainConfig
 from stampede.training.evaluation import EVALUATION_BATCH
+from stampede.training.loader import open_loader
 from stampede.training.metrics import auc, log_loss
 from stampede.training.resident import DeviceLoader
 from stampede.training.step import TrainStep
 from stampede.workflows.evaluate import run_evaluate
 from stampede.workflows.growth import check_init_from, ids_of_run, init_from
 from stampede.workflows.predict import run_predict
+from stampede.workflows.report import run_report
 from stampede.workflows.run import Run
 from stampede.workflows.train import run_train
 
@@ -85,6 +87,33 @@ def copy_of_first(days: Days, folder: Path) -> Path:
     options = PrepareOptions(split=OPTIONS.split, min_count=2, hash_buckets=days.before.manifest.hash_buckets)
     prepare(CRITEO, [days.first], folder / "again", options=options)
     return folder / "again"
+
+
+def test_a_stream_gives_the_same_ids(days: Days) -> None:
+    ids = ids_of_run(Run.open(days.run), days.grown)
+    held, streamed = (
+        open_loader(days.grown, "day_2", batch_size=EVALUATION_BATCH, kind=kind, memory=1 << 30, ids=ids)
+        for kind in ("device", "stream")
+    )
+    for one, other in zip(held, streamed, strict=True):
+        assert torch.equal(one.ids, other.ids)
+
+
+def test_a_report_scores_the_new_day_as_evaluation_does(days: Days, tmp_path: Path) -> None:
+    metrics = run_evaluate(days.run, data=None, split="day_2")
+    for data in (None, days.data):
+        page = tmp_path / f"{data is None}.html"
+        reported = run_report(
+            days.run, split="day_2", data_path=data, out=page, force=False, say=lambda line: None
+        )
+        assert (reported.auc, reported.logloss) == (metrics.auc, metrics.logloss)
+
+
+def test_a_run_that_began_before_does_not_resume(days: Days) -> None:
+    with pytest.raises(CheckpointError, match=r"grew since .* began: make a new run, with --init-from"):
+        run_train(
+            days.data, out=days.run, recipe=None, given={}, force=False, say=lambda line: None, resume=True
+        )
 
 
 def test_training_goes_on_from_the_run(days: Days) -> None:
