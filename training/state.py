@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from stampede import CheckpointError
 from stampede.training.checkpoint import (
+    BEST,
     STATE,
     DamagedCheckpointError,
     checkpoints_of,
@@ -78,6 +79,26 @@ class RunState:
     schedule: dict[str, Any] = field(default_factory=dict)
     records: dict[str, int] = field(default_factory=dict)
 
+    def note_epoch(self, valid: Metrics | None) -> bool:
+        """Take note of the metrics of the epoch that has ended; return whether it is the best so far.
+
+        Best is the highest valid AUC, else the last epoch. For early stopping the lowest log loss counts
+        where the AUC is undefined.
+        """
+        before = self.best_valid
+        if valid is None or valid.auc is None or before is None or before.auc is None:
+            best = True
+        else:
+            best = valid.auc > before.auc
+        improved = best
+        if valid is not None and valid.auc is None and valid.logloss is not None:
+            improved = self.lowest_loss is None or valid.logloss < self.lowest_loss
+            self.lowest_loss = valid.logloss if improved else self.lowest_loss
+        self.epochs_since_best = 0 if improved else self.epochs_since_best + 1
+        if best:
+            self.best_epoch, self.best_step, self.best_valid = self.epoch, self.step, valid
+        return best
+
     def to_json(self) -> dict[str, Any]:
         """Return a JSON document."""
         document: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")
@@ -140,8 +161,9 @@ def latest_checkpoint(run: Path, say: Callable[[str], None]) -> Checkpoint | Non
 
 
 def steps_to_keep(run: Path, *, last: int) -> set[int]:
-    """Return the steps of the latest checkpoints, and of what was the best when each was written."""
-    steps: set[int] = set()
+    """Return the steps of the latest checkpoints, of the best, and of what was it when each was written."""
+    best = (run / BEST).resolve()
+    steps = {step_of(best)} if best.is_dir() else set()
     for folder in checkpoints_of(run)[:last]:
         steps.add(step_of(folder))
         try:

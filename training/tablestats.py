@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
+import polars as pl
 import torch
 from torch import Tensor
 
 from stampede.kernels import RowGradients
+from stampede.pipeline.dataset import Dataset
 from stampede.training.models import CTRModel
 from stampede.training.optim import Kind, TableOptimizer
 from stampede.training.optim.clips import Clip, clip_table
@@ -160,6 +162,15 @@ class TableWatch:
             "gradient_norm": _norm_of(grads),
             "weight_norm": _norm_of(weights),
         }
+
+
+def training_counts(dataset: Dataset) -> Tensor:
+    """Return how often each id occurs among the rows that the vocabularies are of, int64 ``[rows]``."""
+    columns = [
+        pl.read_parquet(dataset.vocabulary_file(name), columns=["count"])["count"].to_torch()
+        for name in dataset.fields
+    ]
+    return torch.cat(columns)
 
 
 def _norm_of(tensors: Sequence[Tensor]) -> float:

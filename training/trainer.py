@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-import polars as pl
 import torch
 from torch import Tensor
 
@@ -24,10 +23,9 @@ from stampede.training.checkpoint import (
     load_model,
     load_training_state,
     mark_best,
-    prune_checkpoints,
     prune_later,
-    save_checkpoint,
 )
+from stampede.training.checkpointer import Checkpointer
 from stampede.training.config import TrainConfig
 from stampede.training.evaluation import EVALUATION_BATCH, evaluate
 from stampede.training.graph import GraphedStep, can_be_captured
@@ -38,9 +36,9 @@ from stampede.training.models import CTRModel
 from stampede.training.nonfinite import NotFiniteError, find_cause, save_rows
 from stampede.training.optim import LinearWarmup, TableOptimizer
 from stampede.training.records import Records
-from stampede.training.state import Checkpoint, RunState, steps_to_keep
+from stampede.training.state import Checkpoint, RunState
 from stampede.training.step import TrainStep
-from stampede.training.tablestats import TableStatistics, TableWatch
+from stampede.training.tablestats import TableStatistics, TableWatch, training_counts
 
 STEPS_PER_LOG = 50
 TABLES_PER_EPOCH = 20
@@ -155,16 +153,22 @@ class Trainer:
             self.take_step = GraphedStep(step, self.optimizer, batch_size=batch_size)
         warmup_steps = round(config.warmup_epochs * len(self.train))
         self.schedule = LinearWarmup(self.optimizer, warmup_steps=warmup_steps)
-        self.watch = TableWatch(
-            self.model, self.optimizer, fields=self.fields, counts=training_counts(dataset)
-        )
+        counts = training_counts(dataset)
+        self.watch = TableWatch(self.model, self.optimizer, fields=self.fields, counts=counts)
         self._losses: list[Tensor] = []  # since they were last read
         self._cut_short = False
         if start is None:
             self.state.loader, self.state.order = self.train.kind, self.train.order
         else:
             self._restore(start)
-        self._saved_step, self._saved_at = self.state.step, time.monotonic()
+        self.checkpoints = Checkpointer(
+            run,
+            config,
+            model=self.model,
+            optimizer=self.optimizer,
+            average=self.average,
+            step=self.state.step,
+        )
 
     def _loader(
         self, dataset: Dataset, split: str, *, batch_size: int, device: torch.device, kind: str
@@ -274,10 +278,10 @@ class Trainer:
             if self.observer is not None:
                 self.observer.rows_trained(len(batch), None if line is None else line["cross_entropy"])
             if self.stop():
-                self._save(self._snapshot(records))
+                self.checkpoints.save(self._snapshot(records))
                 raise self._stopped()
-            if self._checkpoint_is_due():
-                self._save(self._snapshot(records))
+            if self.checkpoints.is_due(state.step):
+                self.checkpoints.save(self._snapshot(records))
                 last = time.perf_counter()
         if self.observer is not None:
             self.observer.rows_trained(len(batch), None if line is None else line["cross_entropy"])
@@ -318,16 +322,9 @@ class Trainer:
             with self.average.applied() if self.average is not None else nullcontext():
                 valid = self._evaluate(self.valid, "valid")
         except StoppedError:
-            self._save(before)
+            self.checkpoints.save(before)
             raise
-        best = self._is_best(valid)
-        improved = best
-        if valid is not None and valid.auc is None and valid.logloss is not None:
-            improved = state.lowest_loss is None or valid.logloss < state.lowest_loss
-            state.lowest_loss = valid.logloss if improved else state.lowest_loss
-        state.epochs_since_best = 0 if improved else state.epochs_since_best + 1
-        if best:
-            state.best_epoch, state.best_step, state.best_valid = state.epoch, state.step, valid
+        best = state.note_epoch(valid)
         records.write(kind="epoch", step=state.step, epoch=state.epoch, valid=_as_json(valid), best=best)
         if valid is not None:
             records.show_scores("epoch/valid/scores", valid.calibration, step=state.step)
@@ -335,10 +332,10 @@ class Trainer:
         if partial:
             # with more steps the run would not have been evaluated here: it goes on from before that
             self._cut_short = True
-            self._save(before, best=best)
+            self.checkpoints.save(before, best=best)
         else:
             state.epoch, state.batch = epoch + 1, 0
-            self._save(self._snapshot(records), best=best)
+            self.checkpoints.save(self._snapshot(records), best=best)
         if self.observer is not None:
             self.observer.epoch_ended(epoch, valid, best=best)
 
@@ -427,29 +424,6 @@ class Trainer:
             records=records.lengths(),
         )
 
-    def _save(self, state: RunState, *, best: bool = False) -> None:
-        """Write a checkpoint to go on from ``state``, with the tensors as they are now."""
-        with self.average.applied() if self.average is not None else nullcontext() as training_weights:
-            save_checkpoint(
-                self.run,
-                step=state.step,
-                model=self.model,
-                optimizer=self.optimizer,
-                state=state.to_json(),
-                training_weights=training_weights,
-            )
-        if best:
-            mark_best(self.run, state.step)
-        keep = steps_to_keep(self.run, last=self.config.keep_checkpoints)
-        prune_checkpoints(self.run, keep=keep | {self.state.best_step})
-        self._saved_step, self._saved_at = state.step, time.monotonic()
-
-    def _checkpoint_is_due(self) -> bool:
-        if self.config.checkpoint_steps is not None:
-            return self.state.step - self._saved_step >= self.config.checkpoint_steps
-        assert self.config.checkpoint_seconds is not None
-        return time.monotonic() - self._saved_at >= self.config.checkpoint_seconds
-
     def _is_watched(self) -> bool:
         """Whether the tables are measured at this batch: some times an epoch, and near its end."""
         batches = len(self.train)
@@ -461,22 +435,6 @@ class Trainer:
 
     def _out_of_steps(self) -> bool:
         return self.config.max_steps is not None and self.state.step >= self.config.max_steps
-
-    def _is_best(self, valid: Metrics | None) -> bool:
-        """Whether this epoch is the best so far: the highest valid AUC, else the last epoch."""
-        best = self.state.best_valid
-        if valid is None or valid.auc is None or best is None or best.auc is None:
-            return True
-        return valid.auc > best.auc
-
-
-def training_counts(dataset: Dataset) -> Tensor:
-    """Return how often each id occurs among the rows that the vocabularies are of, int64 ``[rows]``."""
-    columns = [
-        pl.read_parquet(dataset.vocabulary_file(name), columns=["count"])["count"].to_torch()
-        for name in dataset.fields
-    ]
-    return torch.cat(columns)
 
 
 def _as_json(metrics: Metrics | None) -> dict[str, Any] | None:

@@ -12,8 +12,8 @@ import torch
 
 from stampede.pipeline.dataset import Dataset
 from stampede.training.config import TrainConfig
-from stampede.training.tablestats import FREQUENCY_BINS, TableStatistics
-from stampede.training.trainer import Trainer, training_counts
+from stampede.training.tablestats import FREQUENCY_BINS, TableStatistics, training_counts
+from stampede.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 RATIO = 3e-3  # so small that fresh weights are clipped, some of them
