@@ -30,10 +30,8 @@ from stampede.training.models import CTRModel
 from stampede.workflows.serve.document import parse_document
 from stampede.workflows.serve.refusal import Refusal
 
-ROWS_TOGETHER = 4096
-"""Rows after which no further request is taken into those that are encoded together."""
-
-REQUESTS_TOGETHER = 256
+ROWS_TOGETHER, REQUESTS_TOGETHER, BYTES_TOGETHER = 4096, 256, 1 << 20
+"""Rows, requests or bytes of bodies after which those that were read are answered before others are read."""
 
 UNEXPECTED = (Exception, pl.exceptions.PanicException)
 
@@ -123,12 +121,13 @@ class Scorer:
             if job is None:
                 return
             together: list[_Job] = []
-            rows = 0
+            rows = size = 0
             while job is not None:
+                size += len(job.body)
                 if job.answer.set_running_or_notify_cancel() and self._read(job):
                     together.append(job)
                     rows += len(job.texts)
-                if rows >= ROWS_TOGETHER or len(together) >= REQUESTS_TOGETHER:
+                if rows >= ROWS_TOGETHER or len(together) >= REQUESTS_TOGETHER or size >= BYTES_TOGETHER:
                     break
                 try:
                     job = self._jobs.get_nowait()
