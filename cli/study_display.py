@@ -5,13 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-if TYPE_CHECKING:
-    from stampede.workflows.sweep.study import Outcome
 
 
 class StudyDisplay:
@@ -54,16 +51,12 @@ class StudyDisplay:
         """Take note of rows that were trained, or will not be since their run has ended."""
         self._bar.advance(self._task, rows)
 
-    def run_ended(self, outcome: Outcome, auc: float | None) -> None:
+    def run_ended(self, name: str, what: str) -> None:
         """Print what a run came to."""
         self._ended += 1
         self._bar.update(self._task, description=f"{self._ended} of {self._runs} runs")
-        what = outcome.status if outcome.reason is None else f"{outcome.status}: {outcome.reason}"
-        if outcome.status == "finished":
-            what = "AUC undefined" if auc is None else f"AUC {auc:.5f}"
-            what += f", {outcome.epochs} epochs, {outcome.seconds:.1f} s"
         minutes = (time.monotonic() - self._started) / 60
-        self._print(f"{self._ended}/{self._runs} {outcome.name}: {what} ({minutes:.1f} min so far)")
+        self._print(f"{self._ended}/{self._runs} {name}: {what} ({minutes:.1f} min so far)")
 
     def _print(self, line: str) -> None:
         if self._terminal:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stampede.cli.common import Debug, Force, Json, print_json, print_table, say
+from stampede.cli.common import Debug, Force, Json, number, print_json, print_table, say
 from stampede.cli.held_fixed import with_train_options
 
 if TYPE_CHECKING:
     from stampede.workflows.sweep.table import Cell, StudyTable, Summary
+    from stampede.workflows.sweep.trials import SearchResult
 
 FAILURE = 1
 
@@ -60,6 +61,14 @@ def sweep(
     devices: Annotated[
         str | None, typer.Option(metavar="LIST", help="GPUs to use, such as 0,1. [all]")
     ] = None,
+    search: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Instead: so many trials around the rule's values, by the valid AUC, for one model, batch "
+            "size and rule.",
+        ),
+    ] = None,
     resume: Annotated[
         bool,
         typer.Option("--resume", help="Go on with the study at --out; lists may be longer than before."),
@@ -75,8 +84,9 @@ def sweep(
 
     Example: stampede sweep data/criteo --batch-sizes 1024,8192 --rules cowclip,none --out studies/batch
     """
+    from stampede import StoppedError
     from stampede.cli.study_display import StudyDisplay
-    from stampede.workflows.sweep import SweepOptions, run_sweep
+    from stampede.workflows.sweep import SweepOptions, run_search, run_sweep
     from stampede.workflows.sweep.table import document_of
 
     options = SweepOptions(
@@ -96,10 +106,18 @@ def sweep(
     )
     try:
         with StudyDisplay() as display:
-            table = run_sweep(dataset, out=out, options=options, say=say, observer=display)
-    except KeyboardInterrupt:
+            if search is not None:
+                result = run_search(
+                    dataset, out=out, trials=search, options=options, say=say, observer=display
+                )
+            else:
+                table = run_sweep(dataset, out=out, options=options, say=say, observer=display)
+    except (KeyboardInterrupt, StoppedError):
         say(f"stopped: the same command with --resume goes on with {out}")
-        raise
+        raise KeyboardInterrupt from None
+    if search is not None:
+        _print_search(result, out, json=json)
+        return
     if json:
         print_json(document_of(table))
     else:
@@ -109,6 +127,30 @@ def sweep(
     if failed:
         say(f"{len(failed)} runs failed: see {out / 'logs'}; the same command with --resume tries them again")
         raise typer.Exit(FAILURE)
+
+
+def _print_search(result: SearchResult, out: Path, *, json: bool) -> None:
+    from dataclasses import asdict
+
+    if json:
+        print_json(asdict(result))
+        return
+    rule, best = result.rule_trial, result.best_trial
+    ending = [trial.ending for trial in result.trials]
+    typer.echo(
+        f"{len(ending)} trials, {ending.count('pruned')} stopped early, {ending.count('diverged')} diverged"
+    )
+    if best is None:
+        typer.echo("no trial came to its end")
+        return
+    typer.echo(f"the rule's valid AUC  {number(None if rule is None else rule.auc)}")
+    typer.echo(f"the best valid AUC    {number(best.auc)}, trial {best.number}")
+    print_table(
+        ("value", "the rule's", "the best"),
+        [(name, f"{value:.4g}", f"{best.values[name]:.4g}") for name, value in result.rule_values.items()],
+    )
+    typer.echo(f"\n{result.command}")
+    typer.echo(out)
 
 
 def _print(table: StudyTable) -> None:

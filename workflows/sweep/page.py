@@ -13,19 +13,22 @@ from stampede.workflows.sweep.charts import (
     time_chart,
 )
 from stampede.workflows.sweep.table import Cell, StudyTable, Summary, by_model
+from stampede.workflows.sweep.trials import read_search, search_section
 
 
 def study_page(table: StudyTable) -> Page:
     """Return the page of a study."""
-    study = table.study
+    study, search = table.study, read_search(table.study.path)
+    has_runs = search is None or any(point.status != "missing" for point in table.points)
+    sections = [
+        _overview(table),
+        *(_model_section(table, model, cells) for model, cells in by_model(table.cells).items()),
+    ]
     return Page(
         title=f"Study {study.path.absolute().name}",
         subtitle=f"Batch sizes and rules on {study.dataset}, recipe {study.recipe_name} at batch "
         f"{study.base_batch_size:,}",
-        sections=[
-            _overview(table),
-            *(_model_section(table, model, cells) for model, cells in by_model(table.cells).items()),
-        ],
+        sections=[*(sections if has_runs else []), *([] if search is None else [search_section(search)])],
     )
 
 

@@ -13,6 +13,7 @@ from stampede.training.config import TrainConfig
 from stampede.workflows.recipe import Recipe
 from stampede.workflows.sweep.devices import slots_of
 from stampede.workflows.sweep.grid import Grid, Point, configure_points, identity, natural_clip, values_of
+from stampede.workflows.sweep.measures import Measures
 from stampede.workflows.sweep.output import write_outputs
 from stampede.workflows.sweep.pool import Pool, Slot
 from stampede.workflows.sweep.study import RECIPE, Outcome, Study, names_of
@@ -30,8 +31,8 @@ class SweepObserver(Protocol):
     def rows_trained(self, rows: int) -> None:
         """Take note of rows that were trained, or will not be since their run has ended."""
 
-    def run_ended(self, outcome: Outcome, auc: float | None) -> None:
-        """Take note of the end of a run and its AUC on the split of the study."""
+    def run_ended(self, name: str, what: str) -> None:
+        """Take note of the end of a run and what it came to, in words."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def run_sweep(
         Something else lies at ``out``.
     """
     dataset = Dataset.open(dataset_path)
-    grid, recipe_name, recipe = _ask(dataset, options, say)
+    grid, recipe_name, recipe = ask(dataset, options, say)
     asked = configure_points(grid.points(), recipe.train, options.fixed)
     first = next(iter(asked.values()))
     if first.train_split not in dataset.rows:
@@ -112,7 +113,7 @@ def run_sweep(
     return table
 
 
-def _ask(dataset: Dataset, options: SweepOptions, say: Callable[[str], None]) -> tuple[Grid, str, Recipe]:
+def ask(dataset: Dataset, options: SweepOptions, say: Callable[[str], None]) -> tuple[Grid, str, Recipe]:
     """Return the grid, the name of the recipe, and the recipe at the base batch."""
     name = options.recipe or recipe_for(dataset, say)
     recipe = Recipe.named(name)
@@ -205,12 +206,15 @@ def _train(
             outcome = Outcome(event.name, identity(asked[jobs[event.name][0]]), **event.outcome)
             study.keep(outcome)
             observer.rows_trained(left.pop(event.name))
-            observer.run_ended(outcome, _auc(study, event.name))
+            observer.run_ended(outcome.name, _describe(outcome, study))
 
 
-def _auc(study: Study, name: str) -> float | None:
-    from stampede.workflows.sweep.measures import Measures
-
-    measures = Measures.read(study.run_folder(name))
+def _describe(outcome: Outcome, study: Study) -> str:
+    """Put into words what a run came to."""
+    if outcome.status != "finished":
+        return f"{outcome.status}: {outcome.reason}"
+    measures = Measures.read(study.run_folder(outcome.name))
     metrics = measures.test or measures.valid
-    return None if metrics is None else metrics["auc"]
+    auc = None if metrics is None else metrics["auc"]
+    text = "AUC undefined" if auc is None else f"AUC {auc:.5f}"
+    return f"{text}, {outcome.epochs} epochs, {outcome.seconds:.1f} s"
