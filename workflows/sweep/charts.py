@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from stampede.workflows.page import MUTED, Chart, Choice, color, new_figure
@@ -20,6 +21,9 @@ NAMES = {"auc": "AUC", "logloss": "log loss"}
 
 ROOM = 0.08
 """Share of the span that is left free above and below."""
+
+MARGIN = 0.1
+"""Powers of ten that are left free beside the smallest and the largest batch."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +133,7 @@ def clipped_chart(cells: Sequence[Cell]) -> Chart | None:
     )
 
 
-def frequency_charts(cells: Sequence[Cell]) -> Choice | None:
+def frequency_charts(cells: Sequence[Cell]) -> Chart | Choice | None:
     """Draw the share that is clipped by how often an id occurs; None where it was not recorded."""
     import plotly.graph_objects as go
 
@@ -166,7 +170,10 @@ def frequency_charts(cells: Sequence[Cell]) -> Choice | None:
                 "occurs in the training split; a line for each batch size.",
             )
         )
-    return Choice("What is clipped, by frequency", "Rule", charts) if charts else None
+    title = "What is clipped, by frequency"
+    if len(charts) < 2:
+        return replace(charts[0], title=title) if charts else None
+    return Choice(title, "Rule", charts)
 
 
 def _lines(
@@ -188,7 +195,10 @@ def _lines(
 
     figure = new_figure(x="batch size (log scale)", y=y, x_type="log")
     sizes = sorted({cell.batch_size for cell in cells})
-    figure.update_xaxes(tickmode="array", tickvals=sizes, ticktext=[short(size) for size in sizes])
+    ends = [math.log10(sizes[0]) - MARGIN, math.log10(sizes[-1]) + MARGIN]
+    figure.update_xaxes(
+        tickmode="array", tickvals=sizes, ticktext=[short(size) for size in sizes], range=ends
+    )
     found = [(cell, place(cell)) for cell in cells]
     values = [one.value for _, one in found if one is not None]
     window = None if metric is None or not values else _window(values, metric=metric, level=level)
@@ -235,7 +245,7 @@ def _lines(
 
 def _window(values: Sequence[float], *, metric: str, level: Sequence[float]) -> tuple[float, float]:
     """Return the least and the greatest value to show."""
-    limit, low, high = LARGEST_SPAN[metric], min(values), max(values)
+    limit, low, high = LARGEST_SPAN[metric], min([*values, *level]), max([*values, *level])
     if metric == "auc":
         low = max(low, min(level, default=high) - limit)
     else:

@@ -43,7 +43,10 @@ def _overview(table: StudyTable) -> Section:
                 ("points", f"{len(table.points)}", "those with the same values share a run"),
                 ("diverged", f"{lost['diverged']}"),
                 ("seeds", f"{len({point.point.seed for point in table.points})}"),
-                ("hours of runs", f"{seconds / 3600:.1f}"),
+                (
+                    "time of all runs",
+                    f"{seconds / 3600:.1f} h" if seconds > 3600 else f"{seconds / 60:.1f} min",
+                ),
             ]
         )
     ]
@@ -163,6 +166,10 @@ def _difference(summary: Summary | None) -> str:
     if summary is None:
         return ""
     return f"{summary.mean:+.5f}" + ("" if summary.error is None else f" ± {summary.error:.5f}")
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds > 3600 else f"{seconds / 60:.1f} min"
 
 
 def _value(value: object) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stampede.training.scaling import Rule
-from stampede.workflows.page import Chart, Choice, Page, render
+from stampede.workflows.page import Chart, Page, render
 from stampede.workflows.sweep.grid import Point, Series
 from stampede.workflows.sweep.output import write_outputs
 from stampede.workflows.sweep.page import study_page
@@ -84,8 +84,10 @@ def test_differences_time_and_clipping(study: Study) -> None:
         [10.24, 20.48, 81.92]
     )
     assert list(chart(page, "How much is clipped").figure.data[0].y) == pytest.approx([2.0] * 3)
-    (choice,) = [b for section in page.sections for b in section.blocks if isinstance(b, Choice)]
-    assert list(choice.charts[0].figure.data[0].y) == pytest.approx([10.0, 10.0])
+    frequency = chart(page, "What is clipped, by frequency").figure
+    assert [line.name for line in frequency.data] == ["1,024", "2,048", "8,192"]
+    assert list(frequency.data[0].x) == ["1-3", "4+"]
+    assert list(frequency.data[0].y) == pytest.approx([10.0, 10.0])
 
 
 def test_an_empty_study_has_a_page(begin_study: Callable[..., Study]) -> None:
@@ -113,7 +115,11 @@ def test_a_browser_draws_it_without_errors(study: Study) -> None:
             )
             page.goto(Path(study.path / "study.html").absolute().as_uri())
             page.wait_for_selector(".main-svg")
-            assert page.locator(".main-svg").count() > 0
+            for place in page.locator(".drawing").all():
+                place.scroll_into_view_if_needed()
+            page.wait_for_timeout(500)
+            drawn = page.locator(".js-plotly-plot").count()
+            assert drawn == 7, f"{drawn} charts are drawn"
             assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
         browser.close()
 
