@@ -59,7 +59,7 @@ def check_growable(dataset: Dataset) -> None:
     ):
         if found:
             raise ConfigError(
-                f"--grow-vocab: {dataset.path} was made with {flag}, and {reason}: append without it, or "
+                f"--grow-vocab: {dataset.path} was made with {flag}, and {reason}: leave out --grow-vocab, or "
                 "prepare the dataset without that option"
             )
 

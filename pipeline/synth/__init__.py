@@ -1,7 +1,7 @@
 """Click logs of the real shape with a planted signal: ``stampede synth criteo|avazu``.
 
-A preset is one world: its values, their shares and their effects on the click never change, and ``seed``
-draws the rows. So two files of one preset with different seeds are a training and a test set, and the first
+A preset is one world: its values, their shares and their effects on the click never change (but from day to
+day where that is asked for), and ``seed`` draws the rows. So two files of one preset with different seeds are a training and a test set, and the first
 rows of a longer Criteo file are those of a shorter one.
 
 What there is to learn (AUC on 100,000 rows after 500,000, values seen 4 times or more):
@@ -17,6 +17,7 @@ the true logits (``true_logits``)         0.801   0.781
 
 - ``profile``: the measured shape of each field (criteo.toml, avazu.toml)
 - ``draw``: counter-based random numbers and quantile tables
+- ``drift``: how values and effects change from day to day
 - ``signal``: the logit of a row
 - ``text``: columns of numbers to lines of text
 - ``generate``: blocks of rows, in order, into a file
