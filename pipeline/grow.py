@@ -59,8 +59,8 @@ def check_growable(dataset: Dataset) -> None:
     ):
         if found:
             raise ConfigError(
-                f"--grow-vocab: {dataset.path} was made with {flag}, and {reason}: leave out --grow-vocab, or "
-                "prepare the dataset without that option"
+                f"--grow-vocab: {dataset.path} was made with {flag}, and {reason}: leave out --grow-vocab, "
+                "or prepare the dataset without that option"
             )
 
 

@@ -1,8 +1,8 @@
 """Click logs of the real shape with a planted signal: ``stampede synth criteo|avazu``.
 
 A preset is one world: its values, their shares and their effects on the click never change (but from day to
-day where that is asked for), and ``seed`` draws the rows. So two files of one preset with different seeds are a training and a test set, and the first
-rows of a longer Criteo file are those of a shorter one.
+day where that is asked for), and ``seed`` draws the rows. So two files of one preset with different seeds are
+a training and a test set, and the first rows of a longer Criteo file are those of a shorter one.
 
 What there is to learn (AUC on 100,000 rows after 500,000, values seen 4 times or more):
 
