@@ -29,6 +29,7 @@ from stampede.training.bootstrap import (
 from stampede.training.config import Device
 from stampede.training.evaluation import EVALUATION_BATCH, logits_of
 from stampede.training.loader import Loader, open_loader
+from stampede.workflows.growth import dataset_of, ids_of_run
 from stampede.workflows.run import Run
 
 LOADER_MEMORY = 1 << 30
@@ -201,12 +202,7 @@ def _ordered(paths: Sequence[Path], baseline: Path | None) -> list[Path]:
 
 def _dataset_of(runs: Sequence[Run], data: Path | None) -> Dataset:
     """Return the dataset that all runs read."""
-    if data is not None:
-        dataset = Dataset.open(data)
-        for run in runs:
-            run.check_dataset(dataset)
-        return dataset
-    datasets = [run.open_dataset() for run in runs]
+    datasets = [dataset_of(run, data)[0] for run in runs]
     for run, dataset in zip(runs, datasets, strict=True):
         if dataset.fingerprint != datasets[0].fingerprint:
             raise CheckpointError(
@@ -231,11 +227,14 @@ def _score(
     labels: NDArray[np.int8] = np.empty(0, np.int8)
     for run in runs:
         place = run.use(device, threads)
-        if place not in loaders:
-            loaders[place] = open_loader(
-                dataset, split, batch_size=EVALUATION_BATCH, device=place, memory=LOADER_MEMORY
+        ids = ids_of_run(run, dataset)  # with ids of its own, a run has rows of its own
+        loader = loaders.get(place) if ids is None else None
+        if loader is None:
+            loader = open_loader(
+                dataset, split, batch_size=EVALUATION_BATCH, device=place, memory=LOADER_MEMORY, ids=ids
             )
-        loader = loaders[place]
+        if ids is None:
+            loaders[place] = loader
         progress.start(f"score {run.path.name}", loader.rows)
         logits = np.empty(loader.rows, np.float32)
         labels = np.empty(loader.rows, np.int8)

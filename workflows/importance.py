@@ -24,7 +24,9 @@ from stampede.training.loader import open_loader
 from stampede.training.metrics import auc, log_loss, probabilities_of
 from stampede.training.models import CTRModel
 from stampede.training.resident import DeviceLoader
+from stampede.training.rowgroups import IdTables
 from stampede.workflows.files import check_free, working_folder
+from stampede.workflows.growth import dataset_of
 from stampede.workflows.run import Run
 
 LOADER_MEMORY = 1 << 30
@@ -112,12 +114,10 @@ def run_importance(
     if out is not None:
         check_free(out, force=force)
     run = Run.open(run_path)
-    dataset = run.open_dataset() if data is None else Dataset.open(data)
-    if data is not None:
-        run.check_dataset(dataset)
+    dataset, ids = dataset_of(run, data)
     place = run.use(device, threads)
     model = run.load_model(place)
-    rows = _all_rows(dataset, split, place)
+    rows = _all_rows(dataset, split, place, ids)
     columns: list[tuple[str, Kind]] = [(name, "dense") for name in dataset.dense_columns]
     columns += [(name, "categorical") for name in dataset.fields]
     progress.start("score", len(rows) * (1 + repeats * len(columns)))
@@ -194,9 +194,11 @@ def write_csv(result: Importances, out: Path) -> None:
         file.replace(out)
 
 
-def _all_rows(dataset: Dataset, split: Split, place: torch.device) -> Batch:
-    """Return a split on the device."""
-    loader = open_loader(dataset, split, batch_size=EVALUATION_BATCH, device=place, memory=LOADER_MEMORY)
+def _all_rows(dataset: Dataset, split: Split, place: torch.device, ids: IdTables | None) -> Batch:
+    """Return a split on the device, by the ids of the run."""
+    loader = open_loader(
+        dataset, split, batch_size=EVALUATION_BATCH, device=place, memory=LOADER_MEMORY, ids=ids
+    )
     if not isinstance(loader, DeviceLoader):
         raise StampedeError(
             f"the split {split} of {dataset.path}, {loader.rows:,} rows, does not fit the memory of {place}, "

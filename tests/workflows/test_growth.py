@@ -19,8 +19,10 @@ from stampede.training.loader import open_loader
 from stampede.training.metrics import auc, log_loss
 from stampede.training.resident import DeviceLoader
 from stampede.training.step import TrainStep
+from stampede.workflows.compare import run_compare
 from stampede.workflows.evaluate import run_evaluate
 from stampede.workflows.growth import check_init_from, ids_of_run, init_from
+from stampede.workflows.importance import run_importance
 from stampede.workflows.predict import run_predict
 from stampede.workflows.report import run_report
 from stampede.workflows.run import Run
@@ -107,6 +109,29 @@ def test_a_report_scores_the_new_day_as_evaluation_does(days: Days, tmp_path: Pa
             days.run, split="day_2", data_path=data, out=page, force=False, say=lambda line: None
         )
         assert (reported.auc, reported.logloss) == (metrics.auc, metrics.logloss)
+
+
+def test_runs_of_before_and_after_are_compared_on_the_new_day(days: Days, tmp_path: Path) -> None:
+    after = tmp_path / "after"
+    run_train(
+        days.data,
+        out=after,
+        recipe=None,
+        given={"train_split": "day_2", "valid_split": "none", "threads": 1},
+        force=False,
+        say=lambda line: None,
+        init_from=days.run,
+    )
+    expected = [run_evaluate(run, data=None, split="day_2") for run in (days.run, after)]
+    for data in (None, days.data):
+        compared = run_compare([days.run, after], data=data, split="day_2", resamples=2, seed=0)
+        assert [run.auc.value for run in compared.runs] == pytest.approx([m.auc for m in expected], abs=1e-9)
+
+
+def test_importance_is_of_the_scores_that_the_run_gives(days: Days) -> None:
+    expected = run_evaluate(days.run, data=None, split="day_2")
+    found = run_importance(days.run, data=None, split="day_2", repeats=1, seed=0)
+    assert found.auc == pytest.approx(expected.auc, abs=1e-9)
 
 
 def test_a_run_that_began_before_does_not_resume(days: Days) -> None:
