@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -41,6 +42,10 @@ def predict(
     to_stdout = str(out) == "-"
     if json and to_stdout:
         raise ConfigError("--json and --out - both print on stdout: write the scores to a file")
+    # Encoding and scoring take turns on the cores: torch's threads are to sleep while they wait, not to spin.
+    # It is read when torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
     from stampede.cli.progress import Display
     from stampede.workflows.predict import run_predict
 
