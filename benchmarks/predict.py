@@ -20,6 +20,7 @@ import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -80,7 +81,7 @@ def main() -> None:
             sys.exit(f"{kind}: the memory of predict follows the rows: {growth / 1e6:,.0f} MB more")
 
 
-def _compare(folder: Path, options: argparse.Namespace) -> dict[str, object]:
+def _compare(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     run = _train(folder, options)
     files = _files(folder, options.rows)
     quarters = _files(folder / "quarter", options.rows // 4)
@@ -97,7 +98,7 @@ def _compare(folder: Path, options: argparse.Namespace) -> dict[str, object]:
         return measure([sys.executable, "-m", "benchmarks.predict", PLAIN, run, file, scores["plain"]])
 
     start = {"stampede": ours(one).seconds, "plain": plain(one).seconds}
-    results: dict[str, dict[str, object]] = {}
+    results: dict[str, dict[str, Any]] = {}
     for kind, file in files.items():
         costs: dict[str, list[Cost]] = {"stampede": [], "plain": []}
         for _ in range(options.turns):

@@ -19,7 +19,7 @@ from stampede.kernels.cpu.rows_of_text import (
     VALUE,
     parse_kernel,
 )
-from stampede.kernels.cpu.values import LONGEST_SHORT
+from stampede.kernels.cpu.values import LONGEST_SHORT, look_up_kernel
 from stampede.pipeline.dataset import FIRST_VALUE_ID, NULL_ID
 from stampede.pipeline.encode import Encoder, field_values
 from stampede.pipeline.parquet_rows import ParquetBlock, ParquetRows
@@ -74,6 +74,7 @@ class BlockEncoder:
         places = {name: place for place, name in enumerate(vocabularies)}
         self._tables += [(places[name], encoder.targets[name].rates) for name in encoding.target_encoded]
         self._parse = parse_kernel()
+        look_up_kernel()  # compiled here, once, rather than by the threads that need it first
 
     def of_text(self, block: TextBlock, rows: TextRows) -> EncodedBlock:
         """Encode lines of text.

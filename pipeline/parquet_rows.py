@@ -126,7 +126,7 @@ class ParquetRows:
             faulty = bool(parsed[FAULTY].any())
             parts.append(parsed.drop(LINE, FAULTY))
         if not faulty:
-            return pl.concat(parts, how="horizontal")
+            return parts[0] if len(parts) == 1 else parts[0].hstack(parts[1])
         return self._with_spaces(block, null_texts=null_texts)
 
     def _with_spaces(self, block: ParquetBlock, *, null_texts: bool) -> pl.DataFrame:

@@ -85,6 +85,7 @@ def run_predict(
                 f"--out {out}: the name must end in .csv or .parquet, or be - (standard output)"
             )
         check_free(out, force=force)
+    progress.start("load", None)
     run = Run.open(run_path)
     place = run.use(device, threads)
     model = run.load_model(place)
