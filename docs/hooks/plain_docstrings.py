@@ -1,4 +1,8 @@
-"""Docstrings of this code as Markdown: Sphinx roles become code, ``::`` before an example a colon."""
+"""Docstrings of this code as Markdown.
+
+Sphinx roles become code, ``::`` before an example a colon, and parameters that share a description one each, so that
+each is shown with its own type.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,8 @@ import griffe
 
 ROLE = re.compile(r":(?:class|func|mod|data|attr|meth|exc):`~?([^`]+)`")
 
+SHARED = re.compile(r"^(?P<names>\w+(?:, \w+)+):\n(?P<text>(?:[ \t]+\S.*(?:\n|$))+)", re.MULTILINE)
+
 
 def as_markdown(text: str) -> str:
     """Return a docstring's text as Markdown.
@@ -18,6 +24,12 @@ def as_markdown(text: str) -> str:
     """
     text = ROLE.sub(
         lambda match: f"`{match[1] if ':mod:' in match[0] else match[1].rsplit('.', 1)[-1]}`", text
+    )
+    text = SHARED.sub(
+        lambda match: (
+            "\n".join(f"{name}:\n{match['text'].rstrip()}" for name in match["names"].split(", ")) + "\n"
+        ),
+        text,
     )
     return re.sub(r"::$", ":", text, flags=re.MULTILINE)
 

@@ -138,14 +138,12 @@ def _value(value: Any) -> str:
 
 def workflows_page() -> str:
     """Name every function behind a command, for mkdocstrings to show its docstring."""
-    modules = [
-        (path.stem, re.findall(r"^def (run_\w+)", path.read_text(), re.MULTILINE))
-        for path in sorted((ROOT / "workflows").glob("*.py"))
-    ]
     parts = [
         "# stampede.workflows",
         "The jobs behind the commands: each command is one of these calls.",
     ]
-    for module, functions in modules:
-        parts += [f"::: stampede.workflows.{module}.{function}" for function in functions]
+    for path in sorted((ROOT / "workflows").rglob("*.py")):
+        module = ".".join(("stampede", *path.relative_to(ROOT).with_suffix("").parts))
+        found = re.findall(r"^def (run_\w+)", path.read_text(), re.MULTILINE)
+        parts += [f"::: {module}.{function}" for function in found]
     return "\n\n".join(parts) + "\n"

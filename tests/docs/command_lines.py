@@ -22,6 +22,7 @@ def commands_in(text: str) -> list[list[str]]:
     for line in joined.splitlines():
         lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
         lexer.commenters = "#"
+        lexer.whitespace_split = True  # $PORT is one word
         command: list[str] = []
         skip = False
         for word in [*lexer, ";"]:
@@ -67,8 +68,12 @@ ALL_FLAGS = set().union({"--version"}, *(flags_of(name) for name in COMMANDS))
 
 
 def examples_of(name: str) -> list[str]:
-    """Return the command lines of the ``Example:`` in a command's help."""
-    text = COMMANDS[name].help.partition("Example:")[2].replace("\b", "")
-    text = re.sub(r"\\\n\s*", " ", text.split("\n\n")[0] if text.strip() else "")
-    joined = re.sub(r"\s+", " ", text).strip()
-    return [f"stampede {part.strip()}" for part in re.split(r"(?:^|\s)stampede ", joined) if part.strip()]
+    """Return the command lines of each ``Example:`` in a command's help."""
+    text = re.sub(r"\\\n\s*", " ", COMMANDS[name].help.replace("\b", ""))
+    found = []
+    for paragraph in text.split("\n\n"):
+        if "Example:" in paragraph:
+            lines = paragraph.partition("Example:")[2]
+            joined = re.sub(r"\n(?!\s*stampede )\s*", " ", lines)  # a line that was wrapped
+            found += [line.strip() for line in joined.splitlines() if line.strip()]
+    return found

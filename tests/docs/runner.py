@@ -228,7 +228,7 @@ def words_of(text: str) -> set[str]:
 
 def check_flags(block: Block) -> None:
     """Hold every command line of a shell block against the real one, run or not."""
-    faults = [fault for words in stampede_commands(block.scaled) for fault in faults_of(words)]
-    faults += [fault for words in stampede_commands(block.text) for fault in faults_of(words)]
+    texts = (block.text, block.scaled.replace("$PORT", "8000"))
+    faults = [fault for text in texts for words in stampede_commands(text) for fault in faults_of(words)]
     if faults:
         raise BlockFailed(f"{block.where}: {'; '.join(dict.fromkeys(faults))}")

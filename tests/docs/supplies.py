@@ -50,6 +50,7 @@ class Supplies:
         self.makers: dict[str, Callable[[], None]] = {
             "train.txt": lambda: self._write("train.txt", criteo_text(6000)),
             "new_rows.txt": lambda: self._write("new_rows.txt", criteo_text(300)),
+            "log.gz": lambda: self._write("log.gz", criteo_text(300)),
             "mylog": self._own_logs,
             "data/criteo": lambda: self._run(
                 "stampede prepare criteo train.txt --recipe small --valid-fraction 0.1 --out data/criteo",

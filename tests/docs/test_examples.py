@@ -10,13 +10,17 @@ from tests.docs.command_lines import COMMANDS, GROUP, examples_of, faults_of, st
 from tests.docs.runner import environment
 from tests.docs.supplies import Supplies
 
-SUPPLIES = ("train.txt", "new_rows.txt", "data/criteo", "runs/deepfm", "runs/dcn-v2")
+SUPPLIES = ("train.txt", "new_rows.txt", "log.gz", "data/criteo", "runs/deepfm", "runs/dcn-v2")
 SCALED = {
     "train": ("--batch-size 8192", "--batch-size 1024 --epochs 1"),
     "synth": ("--rows 1000000", "--rows 2000"),
+    "sweep": (
+        "--batch-sizes 1024,8192 --rules cowclip,none",
+        "--batch-sizes 1024 --rules cowclip --seeds 1 --epochs 1",
+    ),
 }
 """Command -> what is made smaller before its example runs."""
-NOT_RUN: dict[str, str] = {}
+NOT_RUN = {"serve": "it goes on until it is stopped; docs/how-to/serve.md does both"}
 """Command -> why its example is not run."""
 
 
