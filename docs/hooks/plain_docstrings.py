@@ -1,7 +1,7 @@
 """Docstrings of this code as Markdown.
 
-Sphinx roles become code, ``::`` before an example a colon, and parameters that share a description one each, so that
-each is shown with its own type.
+Sphinx roles become code, ``::`` before an example a colon, and parameters that share a description one each,
+so that each is shown with its own type.
 """
 
 from __future__ import annotations
