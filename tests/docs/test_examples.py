@@ -14,6 +14,8 @@ SUPPLIES = ("train.txt", "new_rows.txt", "log.gz", "data/criteo", "runs/deepfm",
 SCALED = {
     "train": ("--batch-size 8192", "--batch-size 1024 --epochs 1"),
     "synth": ("--rows 1000000", "--rows 2000"),
+    "compare": ("--split test", "--split test --bootstrap 100"),
+    "importance": ("--split test", "--split test --repeats 1"),
     "sweep": (
         "--batch-sizes 1024,8192 --rules cowclip,none",
         "--batch-sizes 1024 --rules cowclip --seeds 1 --epochs 1",
