@@ -65,7 +65,7 @@ def _first_sentence(text: str) -> str:
 def _command(name: str, command: Any) -> list[str]:
     context = typer.Context(command, info_name=f"stampede {name}")
     usage = " ".join(command.collect_usage_pieces(context))
-    parts = [f"## {name}", *_paragraphs(command.help), f"```text\nstampede {name} {usage}\n```"]
+    parts = [f"## {name}", f"```text\nstampede {name} {usage}\n```", *_paragraphs(command.help)]
     for kind, title in (("argument", "Arguments"), ("option", "Options")):
         shown = [p for p in command.params if p.param_type_name == kind and not p.hidden]
         if shown:
@@ -84,7 +84,7 @@ def _paragraphs(text: str) -> list[str]:
         if found:
             joined = re.sub(r"\n(?!\s*stampede )\s*", " ", example.strip())
             lines = "\n".join(line.strip() for line in joined.splitlines())
-            paragraphs.append(f"```sh\n{lines}\n```")
+            paragraphs.append(f"For example:\n\n```sh\n{lines}\n```")
     return paragraphs
 
 
@@ -138,12 +138,15 @@ def _value(value: Any) -> str:
 
 def workflows_page() -> str:
     """Name every function behind a command, for mkdocstrings to show its docstring."""
+    called = set(re.findall(r"\brun_\w+", "".join(path.read_text() for path in (ROOT / "cli").glob("*.py"))))
     parts = [
         "# stampede.workflows",
         "The jobs behind the commands: each command is one of these calls.",
     ]
     for path in sorted((ROOT / "workflows").rglob("*.py")):
         module = ".".join(("stampede", *path.relative_to(ROOT).with_suffix("").parts))
-        found = re.findall(r"^def (run_\w+)", path.read_text(), re.MULTILINE)
+        found = [
+            name for name in re.findall(r"^def (run_\w+)", path.read_text(), re.MULTILINE) if name in called
+        ]
         parts += [f"::: {module}.{function}" for function in found]
     return "\n\n".join(parts) + "\n"

@@ -43,6 +43,7 @@ def test_flags_of_the_examples_of_the_whole_program_are_real() -> None:
     assert not [fault for words in commands for fault in faults_of(words)]
 
 
+@pytest.mark.timeout(900)  # the first makes data and runs for all, and the machine may be busy
 @pytest.mark.parametrize("name", COMMANDS)
 def test_an_example_runs(name: str, tmp_path: Path, supplies: Supplies) -> None:
     if name in NOT_RUN:

@@ -18,6 +18,7 @@ OTHER_PROGRAMS = {"docker", "pip", "tensorboard"}
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
+@pytest.mark.timeout(900)  # a page is many commands, and the machine may be busy
 @every_page
 def test_a_page_does_what_it_says(page: Path, page_run: Callable[[Path], PageRun]) -> None:
     run = page_run(page)
