@@ -107,7 +107,7 @@ def run_search(
     StoppedError
         A signal stopped it; ``resume`` goes on.
     """
-    optuna = _optuna()
+    _check_optuna()
     dataset = Dataset.open(dataset_path)
     grid, recipe_name, recipe = ask(dataset, options, say)
     grid = replace(grid, seeds=grid.seeds[:1])
@@ -124,6 +124,25 @@ def run_search(
         recipe_name=recipe_name, recipe=recipe, fixed=options.fixed, grid=grid,
         resume=options.resume, force=options.force,
     )  # fmt: skip
+    with study.alone():
+        return _search(
+            study, point, config, searched, dataset, trials=trials, options=options, observer=observer
+        )
+
+
+def _search(
+    study: Study,
+    point: Point,
+    config: TrainConfig,
+    searched: dict[str, float],
+    dataset: Dataset,
+    *,
+    trials: int,
+    options: SweepOptions,
+    observer: SweepObserver,
+) -> SearchResult:
+    import optuna
+
     database = optuna.create_study(
         storage=f"sqlite:///{study.path / DATABASE}",
         study_name=point.name,
@@ -145,7 +164,7 @@ def run_search(
         for _ in range(missing):
             _try(database, job)
     finally:
-        result = _sum_up(database, job, dataset_path)
+        result = _sum_up(database, job, dataset.path)
         write_search(result, study.path)
         write_outputs(tabulate(study, target_auc=options.target_auc))
     return result
@@ -343,8 +362,8 @@ def _command(job: _Job, dataset: Path, values: Mapping[str, float]) -> str:
     return shlex.join([*words, "--out", "RUN"])
 
 
-def _optuna() -> Any:
-    """Return Optuna, quiet.
+def _check_optuna() -> None:
+    """Have Optuna, and have it quiet.
 
     Raises
     ------
@@ -356,4 +375,3 @@ def _optuna() -> Any:
     except ImportError as error:
         raise StampedeError("--search needs Optuna: pip install 'stampede-ctr[search]'") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna

@@ -5,10 +5,12 @@ STUDY/  study.toml  recipe.toml  runs/NAME/…  outcomes/NAME.json  logs/NAME.lo
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -17,6 +19,7 @@ import tomli_w
 
 from stampede import CheckpointError, ConfigError
 from stampede.pipeline.dataset import Dataset
+from stampede.pipeline.errors import first_line
 from stampede.training.config import TrainConfig
 from stampede.training.scaling import Rule
 from stampede.workflows.recipe import Recipe
@@ -24,6 +27,7 @@ from stampede.workflows.sweep.grid import NOT_OF_THE_RESULT, Grid, Point, config
 
 STUDY = "study.toml"
 RECIPE = "recipe.toml"
+LOCK = ".lock"
 FORMAT_VERSION = 1
 
 Status = Literal["finished", "diverged", "failed"]
@@ -115,7 +119,8 @@ class Study:
                 raise CheckpointError(
                     f"{path} is not a study, so --force does not replace it: choose another --out"
                 )
-            shutil.rmtree(path)
+            with _lock(path):
+                shutil.rmtree(path)
         study = fresh
         if resume and path.exists():
             study = cls.open(path)._extended(fresh, earlier=dataset.manifest.earlier)
@@ -162,14 +167,41 @@ class Study:
         return configure_points(points, self.recipe.train, self.fixed)
 
     def outcomes(self) -> dict[str, Outcome]:
-        """Return what became of the runs that have ended, by identity."""
-        files = sorted((self.path / "outcomes").glob("*.json"))
-        found = (Outcome(**json.loads(file.read_text("utf-8"))) for file in files)
+        """Return what became of the runs that have ended, by identity.
+
+        Raises
+        ------
+        CheckpointError
+            A file is damaged.
+        """
+        found = (_read_outcome(file) for file in sorted((self.path / "outcomes").glob("*.json")))
         return {outcome.identity: outcome for outcome in found}
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the study for this process.
+
+        Raises
+        ------
+        CheckpointError
+            Another one works on it.
+        """
+        with _lock(self.path):
+            yield
+
     def keep(self, outcome: Outcome) -> None:
-        """Write what became of a run."""
-        _write(self.path / "outcomes" / f"{outcome.name}.json", json.dumps(asdict(outcome), indent=1) + "\n")
+        """Write what became of a run.
+
+        Raises
+        ------
+        CheckpointError
+            It cannot be written.
+        """
+        file = self.path / "outcomes" / f"{outcome.name}.json"
+        try:
+            _write(file, json.dumps(asdict(outcome), indent=1) + "\n")
+        except OSError as error:
+            raise CheckpointError(f"cannot write {file}: {error.strerror}") from error
 
     def forget(self, name: str) -> None:
         """Remove what became of a run that is to be made again."""
@@ -255,6 +287,26 @@ def _grid_of(document: dict[str, Any]) -> Grid:
         clips=tuple(document["clips"]) if "clips" in document else None,
         seeds=tuple(document["seeds"]),
     )
+
+
+def _read_outcome(file: Path) -> Outcome:
+    try:
+        return Outcome(**json.loads(file.read_text("utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointError(
+            f"{file} is damaged: remove it, and --resume trains that run again ({first_line(error)})"
+        ) from error
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Hold a folder; a process that dies lets go of it."""
+    with (path / LOCK).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CheckpointError(f"another process works on {path}: wait for it, or stop it") from None
+        yield
 
 
 def _plain(value: Any) -> Any:

@@ -101,15 +101,16 @@ def run_sweep(
         recipe_name=recipe_name, recipe=recipe, fixed=options.fixed, grid=grid,
         resume=options.resume, force=options.force,
     )  # fmt: skip
-    configs = study.points()
-    outcomes = study.outcomes()
-    jobs = _jobs(study, asked, outcomes, names_of(configs, outcomes))
-    _say_what_is_odd(study, asked, dataset.rows[first.train_split], say)
-    try:
-        _train(study, jobs, asked, slots, rows=dataset.rows[first.train_split], observer=observer)
-    finally:
-        table = tabulate(study, target_auc=options.target_auc)
-        write_outputs(table)
+    with study.alone():
+        configs = study.points()
+        outcomes = study.outcomes()
+        jobs = _jobs(study, asked, outcomes, names_of(configs, outcomes))
+        _say_what_is_odd(study, asked, dataset.rows[first.train_split], say)
+        try:
+            _train(study, jobs, asked, slots, rows=dataset.rows[first.train_split], observer=observer)
+        finally:
+            table = tabulate(study, target_auc=options.target_auc)
+            write_outputs(table)
     return table
 
 

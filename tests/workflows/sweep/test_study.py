@@ -84,3 +84,20 @@ def test_a_damaged_study_is_named(begin_study: Begin) -> None:
         Study.open(study.path)
     with pytest.raises(CheckpointError, match="does not exist"):
         Study.open(study.path / "none")
+
+
+def test_two_processes_do_not_work_on_one_study(begin_study: Begin) -> None:
+    study = begin_study()
+
+    with study.alone(), pytest.raises(CheckpointError, match="another process"), study.alone():
+        pass
+    with study.alone():
+        pass
+
+
+def test_a_damaged_outcome_is_named_with_the_mend(begin_study: Begin) -> None:
+    study = begin_study()
+    (study.path / "outcomes" / "run.json").write_text("{")
+
+    with pytest.raises(CheckpointError, match=r"run\.json is damaged: remove it"):
+        study.outcomes()
