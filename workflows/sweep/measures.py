@@ -50,6 +50,8 @@ class Measures:
     ----------
     valid, test:
         Metrics of the best epoch, as the records have them; None without the split.
+    seconds:
+        Of training, over the whole run, however often it was stopped.
     clipped_share:
         Mean over the logged steps of the share of rows of the tables that was clipped.
     clipped_share_of_batch:
@@ -62,6 +64,7 @@ class Measures:
     test: dict[str, Any] | None
     best_epoch: int | None
     epochs: tuple[EpochRecord, ...]
+    seconds: float | None
     clipped_share: float | None
     clipped_share_of_batch: float | None
     frequencies: tuple[FrequencyBin, ...]
@@ -102,6 +105,7 @@ class Measures:
                 )
                 for record in of_kind["epoch"]
             ),
+            seconds=max(seconds.values(), default=None),
             clipped_share=mean(
                 record["clipped_share"] for record in of_kind["step"] if record["clipped_share"] is not None
             ),

@@ -35,7 +35,7 @@ def study_page(table: StudyTable) -> Page:
 def _overview(table: StudyTable) -> Section:
     runs = {point.name: point for point in table.points}
     lost = {status: sum(run.status == status for run in runs.values()) for status in _WHAT_IS_MISSING}
-    seconds = sum(run.outcome.seconds or 0.0 for run in runs.values() if run.outcome is not None)
+    seconds = sum(run.seconds or 0.0 for run in runs.values())
     blocks: list[Block] = [
         Facts(
             [

@@ -95,7 +95,7 @@ class Pool:
 
     def _do(self, name: str, job: Job, slot: Slot) -> dict[str, Any]:
         """Do one job; return the values of its outcome."""
-        with self._log(name).open("w", encoding="utf-8") as log:
+        with self._log(name).open("a", encoding="utf-8") as log:
             with self._lock:
                 if self._stopping:
                     return {}

@@ -59,6 +59,13 @@ class StudyPoint:
         metrics = None if self.measures is None else getattr(self.measures, split)
         return None if metrics is None else metrics[name]
 
+    @property
+    def seconds(self) -> float | None:
+        """Seconds of training; those of its last process, evaluation with them, where no others are known."""
+        if self.measures is not None and self.measures.seconds is not None:
+            return self.measures.seconds
+        return None if self.outcome is None else self.outcome.seconds
+
 
 @dataclass(frozen=True)
 class TimeToTarget:
@@ -232,7 +239,7 @@ def _cell(
             for name in names
         },
         steps=mean(outcome.steps for outcome in outcomes if outcome.steps is not None),
-        seconds=mean(outcome.seconds for outcome in outcomes if outcome.seconds is not None),
+        seconds=mean(point.seconds for point in finished if point.seconds is not None),
         rows_per_second=mean(
             outcome.samples_per_second for outcome in outcomes if outcome.samples_per_second is not None
         ),
@@ -340,7 +347,7 @@ def row_of_point(point: StudyPoint) -> dict[str, Any]:
         "best_epoch": None if measures is None else measures.best_epoch,
         "epochs": None if outcome is None else outcome.epochs,
         "steps": None if outcome is None else outcome.steps,
-        "seconds": None if outcome is None else outcome.seconds,
+        "seconds": point.seconds,
         "rows_per_second": None if outcome is None else outcome.samples_per_second,
         "clipped_share": None if measures is None else measures.clipped_share,
         "clipped_share_of_batch": None if measures is None else measures.clipped_share_of_batch,

@@ -106,6 +106,10 @@ def test_time_to_target_is_measured_to_just_below_the_best_base(study: Study) ->
     assert (never.reached, never.epochs, never.seconds) == (0, None, None)
 
 
+def test_seconds_are_those_of_training_over_the_whole_run(study: Study) -> None:
+    assert cell(tabulate(study), COWCLIP, 8192).seconds == pytest.approx(9.0)
+
+
 def test_time_to_a_target_of_the_users(study: Study) -> None:
     time = cell(tabulate(study, target_auc=0.6), COWCLIP, 8192).time_to_target
 
