@@ -5,8 +5,8 @@
 The plain way reads the whole file with Polars, maps each field to its ids by a join with the vocabulary, and
 runs the model over the rows, 16,384 at a time, on the same threads: what one would write by hand. Both sides
 are a fresh process, in turn; the best of several turns is taken. Start-up, the time of a file of one row, is
-told apart. On a shared machine compare the rows per second of CPU time. Both must give the same scores, and the memory of `predict` must not follow the rows: its peak on
-all of them is compared with that on a quarter.
+told apart. On a shared machine compare the rows per second of CPU time. Both must give the same scores, and
+the memory of `predict` must not follow the rows: its peak on all of them is compared with that on a quarter.
 """
 
 from __future__ import annotations

@@ -88,12 +88,12 @@ def test_best_is_the_highest_valid_auc_and_the_test_is_of_it(dataset: Dataset, t
 def test_the_best_and_the_last_checkpoints_are_kept(dataset: Dataset, tmp_path: Path, keep: int) -> None:
     result = fit(
         dataset, tmp_path,
-        epochs=5, learning_rate=0.01, embedding_learning_rate=0.01, warmup_epochs=0, keep_checkpoints=keep,
+        epochs=7, learning_rate=0.03, embedding_learning_rate=0.1, warmup_epochs=0, keep_checkpoints=keep,
     )  # fmt: skip
 
     kept = {folder.name for folder in (tmp_path / "checkpoints").iterdir()}
-    last = {f"step-{5 * epoch}" for epoch in range(6 - keep, 6)}
-    assert result.best_epoch < 4
+    last = {f"step-{5 * epoch}" for epoch in range(8 - keep, 8)}
+    assert result.best_epoch < 6
     assert kept == {f"step-{5 * result.best_epoch}"} | last
 
 
