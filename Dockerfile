@@ -36,8 +36,8 @@ WORKDIR /requirements
 COPY pyproject.toml constraints.txt constraints-gpu.txt ./
 # The merlin image goes without torch: preparing needs none, and Merlin's LD_LIBRARY_PATH leads to the libraries of
 # its own, older one.
-RUN python3 -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; print('-c constraints.txt', *p['dependencies'], sep='\n')" > cpu.txt \
-    && python3 -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; print('-c constraints-gpu.txt', *p['dependencies'], *p['optional-dependencies']['gpu'], sep='\n')" > gpu.txt \
+RUN python3 -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; e = p['optional-dependencies']; print('-c constraints.txt', *p['dependencies'], *e['onnx'], *e['search'], *e['serve'], sep='\n')" > cpu.txt \
+    && python3 -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; e = p['optional-dependencies']; print('-c constraints-gpu.txt', *p['dependencies'], *e['onnx'], *e['search'], *e['serve'], *e['gpu'], sep='\n')" > gpu.txt \
     && grep -v '^torch' cpu.txt > merlin.txt
 
 FROM cpu-python AS wheel

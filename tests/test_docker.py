@@ -24,6 +24,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import pytest
@@ -44,7 +45,7 @@ COMPOSE: dict[str, Any] = YAML(typ="safe").load(COMPOSE_FILE)
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 DOCKERFILES = sorted(ROOT.glob("Dockerfile*"))
 PAGES = [COMPOSE_FILE, *DOCKERFILES, ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-GPU_SERVICES = ("prepare", "train", "evaluate", "predict", "doctor", "demo")
+GPU_SERVICES = ("prepare", "train", "evaluate", "predict", "serve", "doctor", "demo")
 PROFILES = {
     **{name: "gpu" for name in GPU_SERVICES},
     **{f"{name}-cpu": "cpu" for name in GPU_SERVICES},
@@ -343,6 +344,25 @@ class TestWhatTheServicesRun:
             finally:
                 board.terminate()
 
+    def test_serve_answers_at_its_port(self, stampede: Command, workspace: Path) -> None:
+        stampede(*arguments(SERVICES["prepare-cpu"])[1:])
+        stampede(*arguments(SERVICES["train-cpu"])[1:])
+        program, *rest = arguments(SERVICES["serve"])
+        port = rest.index("--port") + 1
+        assert SERVICES["serve"]["ports"] == [f"127.0.0.1:{rest[port]}:{rest[port]}"]
+        rest[port] = "0"
+        command = [sys.executable, "-m", program, *rest, "--json"]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as server:
+            assert server.stdout is not None
+            try:
+                url = urlsplit(json.loads(server.stdout.readline())["url"])
+                with urlopen(f"http://127.0.0.1:{url.port}/health", timeout=30) as answer:
+                    assert answer.status == 200
+            finally:
+                server.terminate()
+
     def test_doctor(self, stampede: Command) -> None:
         assert stampede(*arguments(SERVICES["doctor"])[1:]).code == 0
 
@@ -453,7 +473,7 @@ class TestDockerfile:
 
         lists = {name: (tmp_path / f"{name}.txt").read_text().splitlines() for name in IMAGES.values()}
         names = {image: {re.split(r"\W", line)[0] for line in lines[1:]} for image, lines in lists.items()}
-        assert names["cpu"] >= {"numpy", "polars", "torch", "typer"}
+        assert names["cpu"] >= {"numpy", "polars", "torch", "typer", "fastapi", "onnxruntime", "optuna"}
         assert names["gpu"] > names["cpu"]
         assert names["merlin"] == names["cpu"] - {"torch"}
         for first, *_ in lists.values():
