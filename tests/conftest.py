@@ -72,6 +72,17 @@ def small_dataset(tmp_path_factory: pytest.TempPathFactory, small_log: Path) -> 
     return out
 
 
+@pytest.fixture(scope="session")
+def small_run(tmp_path_factory: pytest.TempPathFactory, small_dataset: Path) -> Path:
+    """A run of two epochs on the small dataset, to read."""
+    from stampede.workflows.train import run_train
+
+    out = tmp_path_factory.mktemp("run") / "deepfm"
+    given = {"hidden": (16,), "epochs": 2, "batch_size": 256, "device": "cpu", "threads": 1}
+    run_train(small_dataset, out=out, recipe=None, given=given, force=False, say=lambda _line: None)
+    return out
+
+
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     """Two test processes share two cores."""

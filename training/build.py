@@ -43,13 +43,7 @@ def optimizer_of(config: TrainConfig, model: CTRModel) -> TableOptimizer:
     )
     if config.optimizer == "helen":
         return Helen(groups, rho=config.rho, bound=config.bound)
-    optimizers: dict[str, type[CowClip | Adagrad | SGD]] = {
-        "adam": CowClip,
-        "cowclip": CowClip,
-        "adagrad": Adagrad,
-        "sgd": SGD,
-    }
-    return optimizers[config.optimizer](
+    return _RULES[config.optimizer](
         groups,
         clip=config.clip,
         clip_norm=config.clip_norm,

@@ -12,13 +12,8 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def run(small_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from stampede.workflows.train import run_train
-
-    out = tmp_path_factory.mktemp("run") / "fm"
-    given = {"model": "fm", "epochs": 1, "batch_size": 512, "device": "cpu"}
-    run_train(small_dataset, out=out, recipe=None, given=given, force=False, say=lambda _line: None)
-    return out
+def run(small_run: Path) -> Path:
+    return small_run
 
 
 def test_export_prints_one_document(stampede: Command, run: Path, tmp_path: Path) -> None:
