@@ -39,9 +39,8 @@ def scan_source(source: Source, schema: Schema, *, text_file: Path | bytes | Non
     """
     if source.format == "parquet":
         return _scan_parquet(source, schema)
-    lines = pl.scan_lines(
-        text_file or source.path, name=TEXT, row_index_name=LINE, row_index_offset=1, glob=False
-    )
+    text = source.path if text_file is None else text_file  # which may be no lines at all
+    lines = pl.scan_lines(text, name=TEXT, row_index_name=LINE, row_index_offset=1, glob=False)
     if source.byte_order_mark:
         first = pl.col(LINE) == 1
         lines = lines.with_columns(

@@ -27,12 +27,15 @@ from stampede.pipeline import PrepareOptions, Schema, prepare
 from stampede.pipeline.synth import synthesise
 from stampede.training.checkpoint import checkpoints_of
 
-ROWS = 40_000
+ROWS = {"device": 40_000, "stream": 400_000}  # several row groups, for several windows
 FLAGS = (
-    *("--recipe", "small", "--hidden", "32,32", "--batch-size", "256", "--epochs", "3", "--patience", "0"),
+    *("--recipe", "small", "--hidden", "16", "--epochs", "2", "--patience", "0"),
     *("--checkpoint-every", "40", "--threads", "1"),
 )
-LOADERS = {"device": ("--loader", "device"), "stream": ("--loader", "stream", "--loader-memory", "30MB")}
+LOADERS = {
+    "device": ("--loader", "device", "--batch-size", "256"),
+    "stream": ("--loader", "stream", "--loader-memory", "250MB", "--batch-size", "1024"),
+}
 
 
 def main() -> None:
@@ -46,16 +49,16 @@ def main() -> None:
     draw = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        synthesise("criteo", folder / "log.tsv", rows=ROWS, seed=1)
-        prepare(
-            Schema.preset("criteo"),
-            [folder / "log.tsv"],
-            folder / "data",
-            options=PrepareOptions(min_count=4),
-        )
         for loader, flags in LOADERS.items():
-            kill_and_resume(folder, loader, flags, kills=options.kills, draw=draw)
-        fill_the_disk(folder)
+            synthesise("criteo", folder / "log.tsv", rows=ROWS[loader], seed=1)
+            prepare(
+                Schema.preset("criteo"),
+                [folder / "log.tsv"],
+                folder / loader / "data",
+                options=PrepareOptions(min_count=4),
+            )
+            kill_and_resume(folder / loader, loader, flags, kills=options.kills, draw=draw)
+        fill_the_disk(folder / "device")
     print("all held")
 
 
@@ -69,11 +72,11 @@ def kill_and_resume(
     folder: Path, loader: str, flags: tuple[str, ...], *, kills: int, draw: random.Random
 ) -> None:
     """Kill runs while they train, some of them twice, resume each to its end, and compare."""
-    whole = subprocess.run(command(folder, folder / loader, *flags), capture_output=True, check=True)
+    whole = subprocess.run(command(folder, folder / "whole", *flags), capture_output=True, check=True)
     first = json.loads(whole.stdout)
     moments: list[str] = []
     while len(moments) < kills:
-        run = folder / f"{loader}-killed"
+        run = folder / "killed"
         shutil.rmtree(run, ignore_errors=True)
         while True:
             process = subprocess.Popen(
@@ -88,7 +91,7 @@ def kill_and_resume(
         last = subprocess.run(command(folder, run, *flags, "--resume"), capture_output=True, check=False)
         if last.returncode:
             raise SystemExit(f"{loader}: exit {last.returncode}: {last.stderr.decode()}")
-        compare(folder / loader, run)
+        compare(folder / "whole", run)
         second = json.loads(last.stdout)
         for key in ("valid", "test", "best_epoch", "steps"):
             if first[key] != second[key]:
@@ -155,15 +158,18 @@ def fill_the_disk(folder: Path) -> None:
         ballast.write_bytes(b"\0" * (4 << 20))
         run = disk / "run"
         keep = ("--keep-checkpoints", "50")
-        answer = subprocess.run(command(folder, run, *keep), capture_output=True, text=True, check=False)
+        flags = LOADERS["device"]
+        answer = subprocess.run(
+            command(folder, run, *flags, *keep), capture_output=True, text=True, check=False
+        )
         last = answer.stderr.strip().splitlines()[-1]
         if answer.returncode != 1 or "the disk is full" not in last:
             raise SystemExit(f"a full disk: exit {answer.returncode}, {last}")
         print(f"full disk: {last}")
         ballast.unlink()
-        resumed = [*command(folder, run, "--keep-checkpoints", "1"), "--resume"]
+        resumed = [*command(folder, run, *flags, "--keep-checkpoints", "1"), "--resume"]
         subprocess.run(resumed, capture_output=True, check=True)
-        compare(folder / "device", run)
+        compare(folder / "whole", run)
     finally:
         subprocess.run(["umount", str(disk)], check=True)
 

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from stampede import StampedeError
+from stampede import DivergedError, StampedeError
 
 Float64 = NDArray[np.float64]
 Labels = NDArray[np.bool_]
@@ -236,7 +236,7 @@ def _check(labels: ArrayLike, scores: ArrayLike) -> tuple[Labels, Float64]:
     finite = np.isfinite(values)
     if not finite.all():
         row = int(np.argmin(finite))
-        raise StampedeError(
+        raise DivergedError(
             f"{len(values) - int(finite.sum())} of {len(values)} scores are not finite (the first is "
             f"{values[row]}, in row {row}): training has diverged, lower the learning rates"
         )

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from stampede import CheckpointError, StampedeError, StoppedError
+from stampede import CheckpointError, DivergedError, StoppedError
 from stampede.kernels import RowGradients
 from stampede.pipeline.dataset import Dataset
 from stampede.training.averaging import WeightAverage
@@ -207,8 +207,8 @@ class Trainer:
             It was told to stop; a checkpoint has the state.
         CheckpointError
             A checkpoint or a record cannot be written.
-        StampedeError
-            A loss is not finite.
+        DivergedError
+            A loss, or a score of the evaluation, is not finite.
         """
         started = time.perf_counter()
         state = self.state
@@ -358,10 +358,8 @@ class Trainer:
 
         try:
             return evaluate(self.model, batches())
-        except StoppedError:
-            raise
-        except StampedeError as error:
-            raise StampedeError(f"after step {self.state.step}, on the {split} split: {error}") from error
+        except DivergedError as error:
+            raise DivergedError(f"after step {self.state.step}, on the {split} split: {error}") from error
 
     def _line(self) -> dict[str, Any]:
         """Make the line on the steps since the last one."""
@@ -401,12 +399,12 @@ class Trainer:
             raise self._diverged(batch, step=self.state.step - steps_ago, why=why)
         self.state.losses += losses.tolist()
 
-    def _diverged(self, batch: Batch, *, step: int, why: str) -> StampedeError:
+    def _diverged(self, batch: Batch, *, step: int, why: str) -> DivergedError:
         """Keep the rows of a batch that cannot be learned from, and say what is known."""
         names = {"dense": self.dense_columns, "fields": self.fields}
         cause = find_cause(self.model, batch, **names)
         file = save_rows(self.run, step, batch, model=self.model, **names)
-        return StampedeError(
+        return DivergedError(
             f"{why} at step {step} (epoch {self.state.epoch}): {cause}; its rows are in {file}; training has "
             "diverged: lower the learning rates (--learning-rate, --embedding-learning-rate), or look for "
             "extreme dense values (prepare with --dense log or minmax)"

@@ -25,6 +25,7 @@ __all__ = [
     "ConfigError",
     "DatasetError",
     "DeviceError",
+    "DivergedError",
     "InputError",
     "SchemaError",
     "StampedeError",
@@ -68,6 +69,10 @@ class DeviceError(StampedeError):
 
 class CheckpointError(StampedeError):
     """A run folder or checkpoint that is missing, damaged or of another kind."""
+
+
+class DivergedError(StampedeError):
+    """A loss or scores that are no longer finite: the training has diverged."""
 
 
 class StoppedError(StampedeError):

@@ -19,7 +19,7 @@ from stampede.workflows.sweep.worker import Job
 SECONDS_TO_STOP = 600.0
 """What a run has to save its state; a second interrupt ends it at once."""
 
-WORKER = "stampede.workflows.sweep.worker"
+WORKER = "from stampede.workflows.sweep.worker import main; main()"
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Pool:
                 if self._stopping:
                     return {}
                 worker = subprocess.Popen(
-                    [sys.executable, "-m", WORKER],
+                    [sys.executable, "-c", WORKER],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from stampede import ConfigError, StampedeError, StoppedError
+from stampede import ConfigError, DivergedError, StampedeError, StoppedError
 from stampede.pipeline.dataset import Dataset
 from stampede.training.config import TrainConfig
 from stampede.training.metrics import Metrics
@@ -23,7 +23,6 @@ from stampede.workflows.sweep.study import RECIPE, Study
 from stampede.workflows.sweep.sweep import SweepObserver, SweepOptions, ask
 from stampede.workflows.sweep.table import tabulate
 from stampede.workflows.sweep.trials import SearchResult, Trial, is_the_rule, write_search
-from stampede.workflows.sweep.worker import DIVERGED
 from stampede.workflows.train import run_train
 
 if TYPE_CHECKING:
@@ -218,11 +217,11 @@ def _try(database: optuna.Study, job: _Job) -> None:
     except (StoppedError, KeyboardInterrupt):
         database.tell(trial, state=optuna.trial.TrialState.FAIL)
         raise
-    except StampedeError as error:
-        if DIVERGED not in str(error):
-            database.tell(trial, state=optuna.trial.TrialState.FAIL)
-            raise
+    except DivergedError:
         ending = "diverged"
+    except StampedeError:
+        database.tell(trial, state=optuna.trial.TrialState.FAIL)
+        raise
     trial.set_user_attr("ending", ending)
     if ending == "complete":
         database.tell(trial, watcher.best)

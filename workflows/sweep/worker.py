@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 SECONDS_PER_EVENT = 1.0
 INTERRUPTED = 130
 
-DIVERGED = "training has diverged"
-"""What the errors of a run say whose loss or scores are no longer finite."""
-
 
 @dataclass(frozen=True)
 class Job:
@@ -82,7 +79,7 @@ def run_job(job: Job, events: IO[str]) -> dict[str, Any]:
     StoppedError
         A signal stopped it, once its state was saved.
     """
-    from stampede import CheckpointError, StampedeError, StoppedError
+    from stampede import CheckpointError, DivergedError, StampedeError, StoppedError
 
     reporter = _Reporter(events)
     try:
@@ -95,7 +92,7 @@ def run_job(job: Job, events: IO[str]) -> dict[str, Any]:
         raise
     except StampedeError as error:
         print(error, file=sys.stderr)
-        return {"status": "diverged" if DIVERGED in str(error) else "failed", "reason": str(error)}
+        return {"status": "diverged" if isinstance(error, DivergedError) else "failed", "reason": str(error)}
     except Exception as error:
         traceback.print_exc()
         reason = (str(error).strip().splitlines() or [""])[0]
@@ -145,7 +142,3 @@ def main() -> None:
 def _stop_with_the_parent() -> None:
     sys.stdin.read()
     os.kill(os.getpid(), signal.SIGINT)
-
-
-if __name__ == "__main__":
-    main()
