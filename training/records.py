@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -52,9 +54,13 @@ class Records:
             self._files = {name: _cut(run / name, after.get(name, 0)) for name in (METRICS, TIMINGS)}
         except OSError as error:
             raise self._cannot_write(error) from error
-        self._board = SummaryWriter(run / TENSORBOARD_FOLDER, purge_step=step + 1)
+        with self._board_errors():
+            self._board = SummaryWriter(run / TENSORBOARD_FOLDER, purge_step=step + 1)
+        self._excepthook = threading.excepthook
 
     def __enter__(self) -> Self:
+        # a failed write is raised where the next one is asked for; the thread that does it need not print it
+        threading.excepthook = self._note_thread_error
         return self
 
     def __exit__(
@@ -62,26 +68,31 @@ class Records:
     ) -> None:
         for file in self._files.values():
             file.close()
-        self._board.close()
+        with suppress(OSError) if error is not None else nullcontext():
+            self._board.close()
+        threading.excepthook = self._excepthook
 
     def write(self, *, kind: str, step: int, **values: Any) -> None:
         """Write a record of a step: a line of JSON, and every number in it as the scalar ``kind/name``."""
         self._append(METRICS, {"kind": kind, "step": step, **values})
-        for name, number in _numbers(values):
-            self._board.add_scalar(f"{kind}/{name}", number, step)
-        self._flush_board()
+        with self._board_errors():
+            for name, number in _numbers(values):
+                self._board.add_scalar(f"{kind}/{name}", number, step)
+            self._board.flush()
 
     def write_timing(self, *, step: int, epoch: int, rows: int, seconds: float) -> None:
         """Write how many rows were trained up to a step, and the seconds that took."""
         self._append(TIMINGS, {"step": step, "epoch": epoch, "rows": rows, "seconds": round(seconds, 6)})
         if seconds > 0:
-            self._board.add_scalar("timing/rows_per_second", rows / seconds, step)
+            with self._board_errors():
+                self._board.add_scalar("timing/rows_per_second", rows / seconds, step)
 
     def show_histogram(self, name: str, values: Tensor, *, step: int) -> None:
         """Give TensorBoard the histogram of some values."""
         finite = values[torch.isfinite(values)]
         if len(finite):
-            self._board.add_histogram(name, finite, step, bins=_HISTOGRAM_BINS)
+            with self._board_errors():
+                self._board.add_histogram(name, finite, step, bins=_HISTOGRAM_BINS)
 
     def show_scores(self, name: str, calibration: Calibration, *, step: int) -> None:
         """Give TensorBoard how many rows have which score."""
@@ -89,17 +100,18 @@ class Records:
         rows = [float(entry.rows) for entry in bins]
         if sum(rows):
             means = [entry.mean_score or 0.0 for entry in bins]
-            self._board.add_histogram_raw(
-                name,
-                min=0.0,
-                max=1.0,
-                num=sum(rows),
-                sum=sum(n * mean for n, mean in zip(rows, means, strict=True)),
-                sum_squares=sum(n * mean**2 for n, mean in zip(rows, means, strict=True)),
-                bucket_limits=[entry.upper for entry in bins],
-                bucket_counts=rows,
-                global_step=step,
-            )
+            with self._board_errors():
+                self._board.add_histogram_raw(
+                    name,
+                    min=0.0,
+                    max=1.0,
+                    num=sum(rows),
+                    sum=sum(n * mean for n, mean in zip(rows, means, strict=True)),
+                    sum_squares=sum(n * mean**2 for n, mean in zip(rows, means, strict=True)),
+                    bucket_limits=[entry.upper for entry in bins],
+                    bucket_counts=rows,
+                    global_step=step,
+                )
 
     def lengths(self) -> dict[str, int]:
         """Return the bytes of each file so far, once they are on the disk."""
@@ -116,11 +128,17 @@ class Records:
         except OSError as error:
             raise self._cannot_write(error) from error
 
-    def _flush_board(self) -> None:
+    @contextmanager
+    def _board_errors(self) -> Iterator[None]:
         try:
-            self._board.flush()
+            yield
         except OSError as error:
             raise self._cannot_write(error) from error
+
+    def _note_thread_error(self, arguments: threading.ExceptHookArgs) -> None:
+        of_board = type(arguments.thread).__module__.startswith("tensorboard.")
+        if not (of_board and isinstance(arguments.exc_value, OSError)):
+            self._excepthook(arguments)
 
     def _cannot_write(self, error: OSError) -> CheckpointError:
         return CheckpointError(f"cannot write to {self._run}: {error.strerror or error}")
