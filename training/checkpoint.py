@@ -110,6 +110,8 @@ def mark_best(run: Path, step: int) -> None:
     try:
         link.unlink(missing_ok=True)
         link.symlink_to(Path(FOLDER) / folder_of(run, step).name)
+        if (run / BEST).is_dir() and not (run / BEST).is_symlink():  # the run was copied without its links
+            shutil.rmtree(run / BEST)
         link.replace(run / BEST)
     except OSError as error:
         raise CheckpointError(f"cannot write {run / BEST}: {error.strerror}") from error
@@ -155,9 +157,11 @@ def read_state(folder: Path) -> dict[str, Any]:
     file = folder / STATE
     try:
         document = json.loads(file.read_text("utf-8"))
-        version = document["format_version"]
+        version, whole = document["format_version"], "checksum" not in document or _is_whole(document)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise DamagedCheckpointError(f"{file} is missing or damaged") from error
+    if not whole:
+        raise DamagedCheckpointError(f"{file} is damaged: its checksum is another")
     if isinstance(version, int) and version > FORMAT_VERSION:
         raise CheckpointError(
             f"{folder} has format {version}, and this version of Stampede reads up to {FORMAT_VERSION}: "
@@ -168,17 +172,15 @@ def read_state(folder: Path) -> dict[str, Any]:
             f"{folder} has format {version}, made before runs could be resumed: it can be evaluated and "
             "used, not trained on"
         )
-    if document.pop("checksum", None) != _checksum_of(document):
-        raise DamagedCheckpointError(f"{file} is damaged: its checksum is another")
-    for name, checksum in document.pop("checksums").items():
-        try:
-            found = _checksum(folder / name)
-        except OSError as error:
-            raise DamagedCheckpointError(f"{folder / name} is missing: {error.strerror}") from error
-        if found != checksum:
-            raise DamagedCheckpointError(f"{folder / name} is damaged: its checksum is another")
-    del document["format_version"]
-    return dict(document)
+    if "checksum" not in document:
+        raise DamagedCheckpointError(f"{file} is damaged: it has no checksum")
+    for name, checksum in document["checksums"].items():
+        _check_file(folder / name, checksum)
+    return {
+        name: value
+        for name, value in document.items()
+        if name not in ("format_version", "checksum", "checksums")
+    }
 
 
 def load_best(run: Path, model: nn.Module) -> None:
@@ -228,7 +230,7 @@ def read_model(folder: Path) -> dict[str, Tensor]:
     CheckpointError
         The file is missing or damaged.
     """
-    return _load(folder / MODEL)
+    return _load(folder, MODEL)
 
 
 def read_optimizer(folder: Path) -> tuple[dict[str, Tensor], dict[int, dict[str, Tensor]]]:
@@ -247,7 +249,7 @@ def read_optimizer(folder: Path) -> tuple[dict[str, Tensor], dict[int, dict[str,
     """
     state: dict[int, dict[str, Tensor]] = {}
     weights: dict[str, Tensor] = {}
-    for key, tensor in _load(folder / OPTIMIZER).items():
+    for key, tensor in _load(folder, OPTIMIZER).items():
         index, _, name = key.partition(".")
         if key.startswith(WEIGHT):
             weights[key.removeprefix(WEIGHT)] = tensor
@@ -258,13 +260,30 @@ def read_optimizer(folder: Path) -> tuple[dict[str, Tensor], dict[int, dict[str,
     return weights, state
 
 
-def _load(file: Path) -> dict[str, Tensor]:
+def _load(folder: Path, name: str) -> dict[str, Tensor]:
+    """Read the tensors of a file, once it is found to be what was written."""
+    file = folder / name
+    if not folder.exists():
+        raise CheckpointError(f"{file} is missing: the run has no finished epoch")
+    try:
+        checksum = json.loads((folder / STATE).read_text("utf-8"))["checksums"][name]
+    except (OSError, ValueError, TypeError, KeyError):
+        checksum = None  # of an older format, or state.json is lost: safetensors finds what is cut short
+    if checksum is not None:
+        _check_file(file, checksum)
     try:
         return load_file(file)
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{file} is missing: the run has no finished epoch") from error
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{file} is damaged: {error}") from error
+        raise DamagedCheckpointError(f"{file} is missing or damaged: {error}") from error
+
+
+def _check_file(file: Path, checksum: int) -> None:
+    try:
+        found = _checksum(file)
+    except OSError as error:
+        raise DamagedCheckpointError(f"{file} is missing or damaged: {error.strerror}") from error
+    if found != checksum:
+        raise DamagedCheckpointError(f"{file} is damaged: its checksum is another")
 
 
 def _optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
@@ -291,6 +310,11 @@ def _checksum(file: Path) -> int:
         while chunk := stream.read(_CHUNK):
             value = zlib.crc32(chunk, value)
     return value
+
+
+def _is_whole(document: Mapping[str, Any]) -> bool:
+    rest = {name: value for name, value in document.items() if name != "checksum"}
+    return bool(document["checksum"] == _checksum_of(rest))
 
 
 def _checksum_of(document: Mapping[str, Any]) -> int:

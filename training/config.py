@@ -131,6 +131,10 @@ attention_layers, attention_heads, attention_dim:
     on_nan: OnNan = "stop"
     init_from: str | None = None
 
+    def fixed(self) -> dict[str, Any]:
+        """Return the values that a resumed run may not change, as JSON has them."""
+        return self.model_dump(mode="json", exclude=set(RESUMABLE))
+
     @property
     def checkpoint_steps(self) -> int | None:
         """Steps between checkpoints; None where time counts."""

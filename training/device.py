@@ -61,7 +61,7 @@ def compile_kernels(say: Callable[[str], None]) -> None:
     from stampede.kernels.cpu.warm_up import warm_up
 
     note = threading.Timer(
-        SECONDS_TO_WAIT, say, ["compiling kernels: some seconds, once; they are kept on disk"]
+        SECONDS_TO_WAIT, say, ["loading kernels, or compiling them the first time: some seconds"]
     )
     note.start()
     try:

@@ -50,6 +50,12 @@ class Records:
     def __init__(self, run: Path, *, after: Mapping[str, int] | None = None, step: int = 0) -> None:
         self._run = run
         after = after or {}
+        metrics = run / METRICS
+        if after.get(METRICS) and (not metrics.is_file() or metrics.stat().st_size < after[METRICS]):
+            raise CheckpointError(
+                f"{metrics} is missing, or shorter than when the checkpoint was written, so lines are lost: "
+                "restore the file, or train again with --force"
+            )
         try:
             self._files = {name: _cut(run / name, after.get(name, 0)) for name in (METRICS, TIMINGS)}
         except OSError as error:
@@ -146,14 +152,9 @@ class Records:
 
 def _cut(file: Path, length: int) -> Any:
     """Open a file to append to, unbuffered, cut back to a length."""
-    if length and (not file.is_file() or file.stat().st_size < length):
-        raise CheckpointError(
-            f"{file} is shorter than when the checkpoint was written: lines of it are lost; "
-            "restore the file, or train again with --force"
-        )
     stream = file.open("ab", buffering=0)
-    stream.truncate(length)
-    stream.seek(length)
+    stream.truncate(min(length, stream.tell()))
+    stream.seek(0, os.SEEK_END)
     return stream
 
 

@@ -57,6 +57,8 @@ class RunState:
         State of the warm-up.
     records:
         Bytes of each file of records.
+    config:
+        The values of the run that may not change.
     """
 
     epoch: int = 1
@@ -78,6 +80,7 @@ class RunState:
     learning_rates: list[float] = field(default_factory=list)
     schedule: dict[str, Any] = field(default_factory=dict)
     records: dict[str, int] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
 
     def note_epoch(self, valid: Metrics | None) -> bool:
         """Take note of the metrics of the epoch that has ended; return whether it is the best so far.
@@ -151,9 +154,12 @@ def latest_checkpoint(run: Path, say: Callable[[str], None]) -> Checkpoint | Non
         except DamagedCheckpointError as error:
             say(f"{error}; trying the checkpoint before it")
             continue
-        if state.best_step and not folder_of(run, state.best_step).is_dir():
-            say(f"the best checkpoint so far, step {state.best_step}, is missing: the best is sought anew")
-            state.best_epoch, state.best_step, state.best_valid = 0, 0, None
+        if state.best_step:
+            try:
+                read_state(folder_of(run, state.best_step))
+            except CheckpointError as error:
+                say(f"{error}; it was the best so far, and the best is sought anew from here")
+                state.best_epoch, state.best_step, state.best_valid = 0, 0, None
         return Checkpoint(folder, state)
     if folders:
         raise CheckpointError(f"no checkpoint of {run} is whole: train again with --force")
@@ -163,12 +169,12 @@ def latest_checkpoint(run: Path, say: Callable[[str], None]) -> Checkpoint | Non
 def steps_to_keep(run: Path, *, last: int) -> set[int]:
     """Return the steps of the latest checkpoints, of the best, and of what was it when each was written."""
     best = (run / BEST).resolve()
-    steps = {step_of(best)} if best.is_dir() else set()
+    steps = {step_of(best)} if best in checkpoints_of(run.resolve()) else set()
     for folder in checkpoints_of(run)[:last]:
         steps.add(step_of(folder))
         try:
             best = json.loads((folder / STATE).read_text("utf-8"))["best_step"]
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError):
             continue  # damaged: it is found out where it is to be used
         if isinstance(best, int) and best > 0:
             steps.add(best)

@@ -420,6 +420,7 @@ class Trainer:
             learning_rates=[float(group["lr"]) for group in self.optimizer.param_groups],
             schedule=self.schedule.state_dict(),
             records=records.lengths(),
+            config=self.config.fixed(),
         )
 
     def _is_watched(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from stampede import CheckpointError, ConfigError
 from stampede.pipeline import Dataset
 from stampede.training.config import RESUMABLE, TrainConfig
-from stampede.training.state import Checkpoint, latest_checkpoint
+from stampede.training.state import Checkpoint, RunState, latest_checkpoint
 from stampede.workflows.recipe import Recipe, configure
 from stampede.workflows.run import Run
 
@@ -53,10 +53,26 @@ def resume_run(
         say(f"{path} has no checkpoint yet: it begins anew")
     else:
         state = start.state
+        _check_unchanged(run, config, state)
         say(f"going on from step {state.step:,}, in epoch {min(state.epoch, config.epochs)}: {start.folder}")
     if config.threads != run.config.threads:
         say("another number of --threads: the last digits may differ from those of an unbroken run")
     return run.with_config(config), start
+
+
+def _check_unchanged(run: Run, config: TrainConfig, state: RunState) -> None:
+    """Raise where the run's config.toml was edited, or where less is asked for than is done."""
+    values = config.fixed()
+    for name, before in state.config.items():
+        if values.get(name) != before:
+            raise ConfigError(
+                f"{run.path}/config.toml was changed: {name} is {values.get(name)} there, and the run was "
+                f"begun with {before}; a run goes on with its own values"
+            )
+    if state.epoch - 1 > config.epochs:
+        raise ConfigError(f"--epochs {config.epochs}: {run.path} has done {state.epoch - 1} already")
+    if config.max_steps is not None and state.step > config.max_steps:
+        raise ConfigError(f"--max-steps {config.max_steps}: {run.path} has done {state.step} already")
 
 
 def _changed(run: Run, *, recipe: str | None, given: dict[str, Any]) -> TrainConfig:

@@ -66,6 +66,8 @@ def test_the_same_command_with_resume_is_a_retry(
         (["--force"], "--resume goes on with a run, --force replaces it"),
         (["--checkpoint-every", "soon"], "--checkpoint-every soon: it must be a number of steps"),
         (["--epochs", "0"], "--epochs 0"),
+        (["--epochs", "1"], "--epochs 1: "),
+        (["--max-steps", "5"], "has done 26 already"),
     ],
 )
 def test_other_values_are_refused(
@@ -75,6 +77,16 @@ def test_other_values_are_refused(
 
     assert answer.code == 2
     assert said in answer.err
+
+
+def test_a_config_that_was_edited_is_refused(stampede: Command, small_dataset: Path, run: Path) -> None:
+    file = run / "config.toml"
+    file.write_text(file.read_text().replace("seed = 0", "seed = 1"))
+
+    answer = stampede("train", small_dataset, "--out", run, "--resume")
+
+    assert answer.code == 2
+    assert "config.toml was changed: seed is 1 there, and the run was begun with 0" in answer.err
 
 
 def test_another_dataset_is_refused(stampede: Command, small_log: Path, run: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from stampede import CheckpointError, StampedeError, StoppedError
 from stampede.pipeline.dataset import Dataset
-from stampede.training.checkpoint import FORMAT_VERSION, checkpoints_of, read_state
+from stampede.training.checkpoint import FORMAT_VERSION, checkpoints_of, load_best, read_state
 from stampede.training.config import TrainConfig
 from stampede.training.nonfinite import NotFiniteError
 from stampede.training.state import latest_checkpoint
@@ -221,13 +221,50 @@ class TestDamage:
 
         assert start is not None
         assert start.state.best_epoch == 0
-        assert lines == ["the best checkpoint so far, step 9, is missing: the best is sought anew"]
+        assert len(lines) == 1
+        assert lines[0].endswith("it was the best so far, and the best is sought anew from here")
+
+    def test_a_damaged_best_is_no_best(self, run: Path, dataset: Dataset) -> None:
+        file = run / "best" / "model.safetensors"
+        content = bytearray(file.read_bytes())
+        content[-5] ^= 1
+        file.write_bytes(content)
+        lines: list[str] = []
+
+        with pytest.raises(CheckpointError, match=r"model.safetensors is damaged: its checksum is another"):
+            load_best(run, trainer(dataset, run, config()).model)
+        start = latest_checkpoint(run, lines.append)
+
+        assert start is not None
+        assert start.state.best_epoch == 0
+        assert "is damaged: its checksum is another; it was the best so far" in lines[0]
+
+    def test_a_run_that_was_copied_without_links_goes_on(
+        self,
+        run: Path,
+        dataset: Dataset,
+        unbroken: Callable[[TrainConfig], tuple[dict[str, Any], TrainResult]],
+    ) -> None:
+        copy = run.with_name("copy")
+        shutil.copytree(run, copy, symlinks=False)
+
+        settings = config(checkpoint_every="4")
+        trainer(dataset, copy, settings, start=latest_checkpoint(copy, silent)).fit()
+
+        assert contents(copy) == unbroken(settings)[0]
+
+    def test_lost_timings_do_not_matter(self, run: Path, dataset: Dataset) -> None:
+        (run / "timings.jsonl").unlink()
+
+        trainer(dataset, run, config(), start=latest_checkpoint(run, silent)).fit()
+
+        assert (run / "timings.jsonl").exists()
 
     def test_records_that_lost_lines_are_refused(self, run: Path, dataset: Dataset) -> None:
         (run / "metrics.jsonl").write_text("")
         start = latest_checkpoint(run, silent)
 
-        with pytest.raises(CheckpointError, match=r"metrics.jsonl is shorter than when"):
+        with pytest.raises(CheckpointError, match=r"metrics.jsonl is missing, or shorter than"):
             trainer(dataset, run, config(checkpoint_every="4"), start=start).fit()
 
     def test_another_loader_would_give_other_batches(self, run: Path, dataset: Dataset) -> None:

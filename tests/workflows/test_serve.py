@@ -161,7 +161,7 @@ def test_what_is_missing_is_empty_and_labels_are_ignored(service: Service) -> No
         (b"3", 422, "the body must be a row"),
         (b"[]", 422, "the body must be a row"),
         (b'{"rows": [], "x": 1}', 422, "x stands beside rows"),
-        (b'{"rows": {}}', 422, "column rows: the model's log has no such column"),
+        (b'{"rows": {}}', 422, "rows is no list: the body must be"),
         (b'{"rows": [{}, 1]}', 422, "row 1: it is no object"),
         (b'{"rows": [{}, {"C3": [1]}]}', 422, "row 1, column C3: a value must be"),
         (b'{"rows": [{}, {"I3": "x"}, {"I3": "y"}]}', 422, "row 1, column I3: 'x' is not a finite number"),

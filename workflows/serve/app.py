@@ -77,14 +77,16 @@ def build_app(service: Service) -> FastAPI:
 
     @app.post("/predict", openapi_extra=_openapi(service), summary="Score one row or several")
     async def predict(request: Request) -> JSONResponse:
-        _check_content(request)
         with memory.lease() as lease:
-            body = await read_body(request, lease, max_body=options.max_body, timeout=options.timeout)
+            body = await read_body(
+                request, lease, max_body=options.max_body, timeout=options.timeout, check=_check_content
+            )
             scored = await asyncio.wrap_future(service.scorer.submit(body))
         scores = scored.scores.tolist()
         answer = {"score": scores[0]} if scored.single else {"scores": scores}
         return JSONResponse({**answer, "version": version}, headers={VERSION_HEADER: quote(version)})
 
+    @app.head("/health", include_in_schema=False)
     @app.get("/health", summary="Whether it can score")
     async def health() -> JSONResponse:
         ready = service.scorer.alive and not service.stopping

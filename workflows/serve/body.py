@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -62,13 +62,26 @@ class Lease:
         self.held += more
 
 
-async def read_body(request: Request, lease: Lease, *, max_body: int, timeout: float) -> bytearray:
+async def read_body(
+    request: Request,
+    lease: Lease,
+    *,
+    max_body: int,
+    timeout: float,
+    check: Callable[[Request], None] = lambda _: None,
+) -> bytearray:
     """Read a body.
+
+    Parameters
+    ----------
+    check:
+        Refuses requests by their head.
 
     Raises
     ------
     Refusal
-        413 where it is larger, 408 where it does not come in time, 503 where other bodies fill the memory.
+        As ``check`` says; 413 where it is larger, 408 where it does not come in time, 503 where other bodies
+        fill the memory.
     ClientDisconnect
         The client went away.
     """
@@ -76,6 +89,7 @@ async def read_body(request: Request, lease: Lease, *, max_body: int, timeout: f
     body = bytearray()
     try:
         async with asyncio.timeout(timeout):
+            check(request)
             declared = request.headers.get("content-length", "")
             _check_size(int(declared) if declared.isdecimal() else 0, max_body)
             async for chunk in stream:

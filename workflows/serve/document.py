@@ -27,7 +27,9 @@ class Document:
     single: bool
 
 
-def parse_document(body: bytes | bytearray, *, max_rows: int, columns: int) -> Document:
+def parse_document(
+    body: bytes | bytearray, *, max_rows: int, columns: int, rows_is_a_column: bool = False
+) -> Document:
     """Parse a body; values are strings (numbers too), bools, None, or what no row can hold.
 
     Parameters
@@ -35,6 +37,8 @@ def parse_document(body: bytes | bytearray, *, max_rows: int, columns: int) -> D
     columns:
         How many a row may name. A body with commas for many more values than all rows can hold is not parsed:
         16 MB of ``1,1,1`` would become half a gigabyte.
+    rows_is_a_column:
+        Whether the log has a column ``rows``: then a value of that name that is no list is that column's.
 
     Raises
     ------
@@ -48,6 +52,8 @@ def parse_document(body: bytes | bytearray, *, max_rows: int, columns: int) -> D
         raise Refusal(422, f"the body must be {FORM}")
     rows = document.get("rows")
     if not isinstance(rows, list):
+        if "rows" in document and not rows_is_a_column:
+            raise Refusal(422, f"rows is no list: the body must be {FORM}")
         return Document([document], single=True)
     if len(document) > 1:
         other = next(name for name in document if name != "rows")

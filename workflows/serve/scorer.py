@@ -140,7 +140,12 @@ class Scorer:
     def _read(self, job: _Job) -> bool:
         """Turn the body of a job into texts; False where it has been refused."""
         try:
-            document = parse_document(job.body, max_rows=self._max_rows, columns=len(self._rows.known))
+            document = parse_document(
+                job.body,
+                max_rows=self._max_rows,
+                columns=len(self._rows.known),
+                rows_is_a_column="rows" in self._rows.known,
+            )
             job.body, job.single = b"", document.single
             for index, row in enumerate(document.rows):
                 try:
@@ -168,24 +173,26 @@ class Scorer:
             for job in jobs:  # the others shall not fail with the one
                 self._answer([job])
             return
-        first = 0
+        first = scored = 0
         for job in jobs:
-            self._answer_one(job, first, encoded, batch)
+            scored += self._answer_one(job, first, encoded, batch)
             first += len(job.texts)
-        self._on_scored(first, time.perf_counter() - started)
+        self._on_scored(scored, time.perf_counter() - started)
 
-    def _answer_one(self, job: _Job, first: int, encoded: Encoded, batch: Batch) -> None:
+    def _answer_one(self, job: _Job, first: int, encoded: Encoded, batch: Batch) -> int:
+        """Answer a job; return how many rows were scored."""
         for index in range(len(job.texts)) if encoded.faults else ():
             fault = encoded.faults.get(first + index)
             if fault is not None:
                 job.answer.set_exception(_refusal(index, fault, single=job.single))
-                return
+                return 0
         try:
             scores = self._scores(batch[first : first + len(job.texts)])
         except UNEXPECTED as error:
             job.answer.set_exception(self._failure(error))
-            return
+            return 0
         job.answer.set_result(Scored(scores, job.single))
+        return len(scores)
 
     def _batch(self, encoded: Encoded) -> Batch:
         encoder = self._rows.encoder
