@@ -257,6 +257,8 @@ class Trainer:
             self.observer.epoch_started(state.epoch, self.config.epochs, self.train.rows - done)
         if state.batch == len(self.train) or self._out_of_steps():
             return  # it was stopped between the last step and the evaluation, whose line is pending
+        if state.pending is not None and state.step % STEPS_PER_LOG == 0:
+            self._write(state.pending, records)  # it went on from a last step that is one no more
         state.pending = None
         last = time.perf_counter()
         for batch in self.train.shuffled(seed=self.config.seed, epoch=state.epoch, first=state.batch):

@@ -1,15 +1,18 @@
-"""One output file: written beside its place, then renamed, so that it appears whole or not at all."""
+"""Output files, which appear whole or not at all, and folders that one process at a time works on."""
 
 from __future__ import annotations
 
+import fcntl
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stampede import StampedeError
+from stampede import CheckpointError, StampedeError
 from stampede.pipeline.errors import READ_ERRORS
 from stampede.pipeline.publish import DiskFullError, disk_is_full
+
+LOCK = ".lock"
 
 
 def check_free(out: Path, *, force: bool) -> None:
@@ -62,6 +65,27 @@ def working_folder(out: Path) -> Iterator[Path]:
                 raise
     except OSError as error:
         raise _cannot_write(out, error) from error
+
+
+@contextmanager
+def hold_folder(path: Path) -> Iterator[None]:
+    """Let one process work on a folder at a time; one that dies lets go of it.
+
+    Raises
+    ------
+    CheckpointError
+        Another one works on it, or it cannot be written.
+    """
+    try:
+        file = (path / LOCK).open("w")
+    except OSError as error:
+        raise CheckpointError(f"cannot write to {path}: {error.strerror or error}") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CheckpointError(f"another process works on {path}: wait for it, or stop it") from None
+        yield
 
 
 def _cannot_write(out: Path, error: OSError) -> StampedeError:

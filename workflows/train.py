@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from stampede.training.optim import TableOptimizer
 from stampede.training.state import Checkpoint
 from stampede.training.stopping import StopSignals
 from stampede.training.trainer import Observer, Trainer, TrainResult
+from stampede.workflows.files import hold_folder
 from stampede.workflows.growth import init_from as begin_with
 from stampede.workflows.recipe import RECIPES, Recipe, TrainRecipe, configure, describe_exceptions
 from stampede.workflows.resume import resume_run
@@ -80,20 +82,16 @@ def run_train(
             f"{dataset.path} has no categorical field, and models need one: "
             "prepare it with --dense log-bucket, which makes categories of numbers"
         )
-    start: Checkpoint | None = None
-    if resume:
-        if init_from is not None:
-            given = {**given, "init_from": str(init_from)}
-        run, start = resume_run(out, dataset, recipe=recipe, given=given, say=say)
-        config = run.config
-    elif init_from is not None:
-        config = _configure_from(init_from, recipe=recipe, given=given, say=say)
-    else:
-        config = _configure(dataset, recipe=recipe, given=given, say=say)
-    _check_splits(config, dataset)
-    device = resolve_device(config.device)
-    _tell(config, dataset, device, say)
-    with StopSignals() as stop:
+    with ExitStack() as held:
+        if resume:
+            held.enter_context(hold_folder(out))
+        config, start = _begin(
+            dataset, out=out, recipe=recipe, given=given, resume=resume, init_from=init_from, say=say
+        )
+        _check_splits(config, dataset)
+        device = resolve_device(config.device)
+        _tell(config, dataset, device, say)
+        stop = held.enter_context(StopSignals())
         # the trainer first: what can fail on the way must not cost an old run that --force replaces
         trainer = Trainer(
             config,
@@ -107,13 +105,37 @@ def run_train(
         )
         say(trainer.train.describe())
         if not resume:
+            if out.is_dir():
+                held.enter_context(hold_folder(out))
             Run.create(out, config, dataset, force=force)
+            held.enter_context(hold_folder(out))
         try:
             return config, trainer.fit()
         except StoppedError as error:
             raise StoppedError(
                 f"{error}, its state is saved; go on with: stampede train {dataset_path} --out {out} --resume"
             ) from error
+
+
+def _begin(
+    dataset: Dataset,
+    *,
+    out: Path,
+    recipe: str | None,
+    given: dict[str, Any],
+    resume: bool,
+    init_from: Path | None,
+    say: Callable[[str], None],
+) -> tuple[TrainConfig, Checkpoint | None]:
+    """Return the values of a run, and the checkpoint that it goes on from."""
+    if resume:
+        if init_from is not None:
+            given = {**given, "init_from": str(init_from)}
+        run, start = resume_run(out, dataset, recipe=recipe, given=given, say=say)
+        return run.config, start
+    if init_from is not None:
+        return _configure_from(init_from, recipe=recipe, given=given, say=say), None
+    return _configure(dataset, recipe=recipe, given=given, say=say), None
 
 
 def _configure(

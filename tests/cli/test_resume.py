@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from tests.conftest import Command
 
+from stampede.workflows.files import hold_folder
+
 TINY = (
     *("--recipe", "small", "--hidden", "8", "--threads", "1", "--patience", "0"),
     *("--epochs", "2", "--batch-size", "100"),
@@ -96,6 +98,20 @@ def test_another_dataset_is_refused(stampede: Command, small_log: Path, run: Pat
 
     assert answer.code == 1
     assert "is not the dataset of" in answer.err
+
+
+@pytest.mark.parametrize("flag", ["--resume", "--force"])
+def test_a_run_that_another_process_trains_is_left_alone(
+    stampede: Command, small_dataset: Path, run: Path, flag: str
+) -> None:
+    before = lines_of(run)
+
+    with hold_folder(run):
+        answer = stampede("train", small_dataset, "--out", run, *TINY, flag)
+
+    assert answer.code == 1
+    assert f"another process works on {run}: wait for it, or stop it" in answer.err
+    assert lines_of(run) == before
 
 
 def test_what_is_no_run_is_refused(stampede: Command, small_dataset: Path, tmp_path: Path) -> None:

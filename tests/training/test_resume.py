@@ -290,6 +290,7 @@ class TestMoreSteps:
             ({"max_steps": 5}, {}),
             ({"max_steps": BATCHES}, {"max_steps": 2 * BATCHES + 1}),
             ({"max_steps": BATCHES + 3}, {"max_steps": BATCHES + 5}),
+            ({"epochs": 6, "max_steps": 50}, {"epochs": 6}),  # where a line is due anyway
         ],
     )
     def test_it_goes_on(

@@ -5,7 +5,6 @@ STUDY/  study.toml  recipe.toml  runs/NAME/…  outcomes/NAME.json  logs/NAME.lo
 
 from __future__ import annotations
 
-import fcntl
 import json
 import shutil
 import tomllib
@@ -22,12 +21,12 @@ from stampede.pipeline.dataset import Dataset
 from stampede.pipeline.errors import first_line
 from stampede.training.config import TrainConfig
 from stampede.training.scaling import Rule
+from stampede.workflows.files import hold_folder
 from stampede.workflows.recipe import Recipe
 from stampede.workflows.sweep.grid import NOT_OF_THE_RESULT, Grid, Point, configure_points, identity
 
 STUDY = "study.toml"
 RECIPE = "recipe.toml"
-LOCK = ".lock"
 FORMAT_VERSION = 1
 
 Status = Literal["finished", "diverged", "failed"]
@@ -119,7 +118,7 @@ class Study:
                 raise CheckpointError(
                     f"{path} is not a study, so --force does not replace it: choose another --out"
                 )
-            with _lock(path):
+            with hold_folder(path):
                 shutil.rmtree(path)
         study = fresh
         if resume and path.exists():
@@ -186,7 +185,7 @@ class Study:
         CheckpointError
             Another one works on it.
         """
-        with _lock(self.path):
+        with hold_folder(self.path):
             yield
 
     def keep(self, outcome: Outcome) -> None:
@@ -296,17 +295,6 @@ def _read_outcome(file: Path) -> Outcome:
         raise CheckpointError(
             f"{file} is damaged: remove it, and --resume trains that run again ({first_line(error)})"
         ) from error
-
-
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Hold a folder; a process that dies lets go of it."""
-    with (path / LOCK).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise CheckpointError(f"another process works on {path}: wait for it, or stop it") from None
-        yield
 
 
 def _plain(value: Any) -> Any:
