@@ -41,11 +41,11 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-docs: $(VENV)/.installed-dev
+docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "open site/index.html through a web server: make docs-serve"
 
-docs-serve: $(VENV)/.installed-dev
+docs-serve: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve
 
 bench: $(VENV)/.installed-dev
@@ -74,6 +74,12 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing the tools for development into $(VENV)"
 	$(INSTALL) -e '.[dev]'
 	@touch $@ $(VENV)/.installed
+
+# What is there for development has it too.
+$(VENV)/.installed-docs: pyproject.toml constraints.txt | $(BIN)/python
+	@test -e $(VENV)/.installed-dev || { echo "installing Stampede and mkdocs into $(VENV)"; \
+		$(INSTALL) -e '.[all,docs]'; }
+	@touch $@
 
 $(NVTABULAR_VENV)/.installed: requirements-nvtabular.txt
 	@$(NVTABULAR_PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+from pathlib import Path
 from types import FrameType
 from typing import Annotated, NoReturn
 
@@ -72,6 +74,8 @@ def root(
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0 on success, 2 on a usage error, 1 on any other."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    if sys.stderr is None:  # it was closed by whoever started this: nobody listens
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - for as long as the process lives
     signal.signal(signal.SIGTERM, _terminate)
     try:
         code = app(arguments, prog_name="stampede", standalone_mode=False)

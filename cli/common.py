@@ -16,7 +16,7 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 Device = Annotated[
     Literal["auto", "cpu", "cuda"] | None, typer.Option(help="Where to compute. [as the run did]")
 ]
-Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads. [as the run did]")]
+Threads = Annotated[int | None, typer.Option(min=1, max=1024, help="CPU threads. [as the run did]")]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is at --out.")]
 
 

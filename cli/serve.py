@@ -57,3 +57,5 @@ def serve(
             say(f"serving {version} at {url}, POST /predict; Ctrl-C stops it")
 
     run_serve(run, options=options, on_started=started)
+    if not json:
+        say("stopped; no request is open")

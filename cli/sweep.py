@@ -154,6 +154,8 @@ def _print_search(result: SearchResult, out: Path, *, json: bool) -> None:
 
 
 def _print(table: StudyTable) -> None:
+    from stampede.workflows.sweep.table import ended_at_their_best
+
     typer.echo(
         f"{table.split} split: mean ± standard deviation over seeds; "
         f"to base: mean difference ± standard error, seed by seed, to batch {table.study.base_batch_size:,}"
@@ -174,6 +176,9 @@ def _print(table: StudyTable) -> None:
         )  # fmt: skip
         if model in table.targets:
             typer.echo(f"to target: training until the valid AUC reaches {table.targets[model]:.5f}")
+    improving = ended_at_their_best(table)
+    if improving is not None:
+        typer.echo(f"\n{improving}")
 
 
 def _quality_row(cell: Cell) -> tuple[str, ...]:

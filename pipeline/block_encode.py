@@ -59,7 +59,7 @@ class BlockEncoder:
     def __init__(self, encoder: Encoder) -> None:
         schema, vocabularies = encoder.schema, encoder.vocabularies
         self.encoder = encoder
-        self._index = ValueIndex.of(vocabularies, null_values=schema.null_values)
+        self._index = ValueIndex.of(vocabularies, null_values=schema.null_values, as_text=schema.categorical)
         self._values = field_values(schema, encoding := encoder.encoding)
         derived = [name for name in vocabularies if name not in schema.categorical]
         self._derived = [self._values[name].alias(name) for name in derived]

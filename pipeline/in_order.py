@@ -6,10 +6,13 @@ import queue
 import threading
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+SECONDS_PER_WAIT = 0.2
 
 
 def in_order(
@@ -55,7 +58,7 @@ def in_order(
         feeder = threading.Thread(target=feed, name="stampede-read")
         feeder.start()
         try:
-            while (future := results.get()) is not None:
+            while (future := _next(results)) is not None:
                 yield future.result()
                 free.release()
         finally:
@@ -63,3 +66,10 @@ def in_order(
             free.release()
             feeder.join()
             pool.shutdown(cancel_futures=True)
+
+
+def _next(results: queue.SimpleQueue[Future[Result] | None]) -> Future[Result] | None:
+    """Wait for a result, a while at a time: a signal may not end a wait (polars sets SA_RESTART)."""
+    while True:
+        with suppress(queue.Empty):
+            return results.get(timeout=SECONDS_PER_WAIT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import select
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -117,6 +118,8 @@ def standard_input(
     """
     with ExitStack() as context:
         context.enter_context(reading(STANDARD_INPUT))
+        if sys.stdin is None:  # the number of its file may be another file's by now
+            raise InputError("it is closed", file=STANDARD_INPUT)
         raw = _StandardInput(stop)
         start = raw.start()
         if start == PARQUET_MAGIC:

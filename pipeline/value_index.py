@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -45,15 +45,25 @@ class ValueIndex:
     _kept: tuple[StringViews, ...]
 
     @classmethod
-    def of(cls, vocabularies: Mapping[str, Vocabulary], *, null_values: Sequence[str] = ()) -> Self:
+    def of(
+        cls,
+        vocabularies: Mapping[str, Vocabulary],
+        *,
+        null_values: Sequence[str] = (),
+        as_text: Collection[str] | None = None,
+    ) -> Self:
         """Build the table.
 
         Parameters
         ----------
         null_values:
-            Texts that mean null in every field, besides the empty one; those of up to 11 bytes are known.
+            Texts that mean null, besides the empty one; those of up to 11 bytes are known.
+        as_text:
+            Fields whose values are texts of the log, where those mean null; a value that is computed never
+            does. None for all.
         """
         words = pl.Series([w for w in null_values if len(w.encode()) <= LONGEST_SHORT], dtype=pl.String)
+        names = list(vocabularies)
         kept = [StringViews.of(vocabulary.values) for vocabulary in vocabularies.values()]
         empty = StringViews.of(pl.Series(dtype=pl.String))
         null_views = StringViews.of(words)
@@ -68,7 +78,8 @@ class ValueIndex:
         arrays = (slots, starts, masks, views, first, buffers)
         for number, table in enumerate(tables):
             build_kernel()(number, table.rows, FIRST_VALUE_ID, *arrays)
-            for word in range(len(words)):
+            of_text = number == len(kept) or as_text is None or names[number] in as_text
+            for word in range(len(words) if of_text else 0):
                 one = np.array(views)
                 one[number] = null_views.views + 16 * word
                 build_kernel()(number, 1, NULL_ID, slots, starts, masks, one, first, buffers)

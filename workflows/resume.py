@@ -54,7 +54,10 @@ def resume_run(
     else:
         state = start.state
         _check_unchanged(run, config, state)
-        say(f"going on from step {state.step:,}, in epoch {min(state.epoch, config.epochs)}: {start.folder}")
+        if state.epoch > config.epochs:
+            say(f"all {config.epochs} epochs are done: more of them would go on (--epochs)")
+        else:
+            say(f"going on from step {state.step:,}, in epoch {state.epoch}: {start.folder}")
     if config.threads != run.config.threads:
         say("another number of --threads: the last digits may differ from those of an unbroken run")
     return run.with_config(config), start

@@ -66,6 +66,8 @@ def standard_output() -> Iterator[ScoreWriter]:
     StampedeError
         It cannot be written to.
     """
+    if sys.stdout is None:
+        raise StampedeError("cannot write to standard output: it is closed")
 
     def write(text: bytes) -> None:
         try:

@@ -76,3 +76,14 @@ def test_words_for_null() -> None:
 def test_only_strings_have_views() -> None:
     with pytest.raises(TypeError, match="strings"):
         StringViews.of(pl.Series([1, 2]))
+
+
+def test_a_computed_value_that_spells_a_null_word_is_no_null() -> None:
+    books = {"text": vocabulary(["1"]), "hour_of_day": vocabulary(["1"])}
+    index = ValueIndex.of(books, null_values=["0"], as_text=["text"])
+    rows = pl.DataFrame({"text": ["0", "1", "2"], "hour_of_day": ["0", "1", "2"]})
+    ids = np.zeros((3, 2), np.int32)
+
+    index.look_up(rows, ids)
+
+    assert ids.tolist() == [[1, 2], [3, 3], [2, 2]]

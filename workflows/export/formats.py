@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import warnings
@@ -91,10 +92,12 @@ def onnx_scores(file: Path) -> ScoreFunction:
 
 def write_torch(program: ExportedProgram, file: Path, metadata: Metadata) -> None:
     """Write an archive of ``torch.export``, with the metadata in the extra file ``stampede.json``."""
+    archive = io.BytesIO()  # torch's own writer ends the process where a disk is full
     with _quiet():
         torch.export.save(
-            program, file, extra_files={METADATA_FILE: json.dumps(metadata, ensure_ascii=False)}
+            program, archive, extra_files={METADATA_FILE: json.dumps(metadata, ensure_ascii=False)}
         )
+    file.write_bytes(archive.getbuffer())
 
 
 def torch_scores(file: Path) -> ScoreFunction:

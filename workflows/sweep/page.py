@@ -12,7 +12,7 @@ from stampede.workflows.sweep.charts import (
     metric_chart,
     time_chart,
 )
-from stampede.workflows.sweep.table import Cell, StudyTable, Summary, by_model
+from stampede.workflows.sweep.table import Cell, StudyTable, Summary, by_model, ended_at_their_best
 from stampede.workflows.sweep.trials import read_search, search_section
 
 
@@ -55,6 +55,9 @@ def _overview(table: StudyTable) -> Section:
         for status, count in lost.items()
         if count and status != "diverged"
     ]
+    improving = ended_at_their_best(table)
+    if improving is not None:
+        blocks.append(Note(f"{improving}."))
     if not table.has_base:
         blocks.append(
             Note(

@@ -145,6 +145,25 @@ class StudyTable:
         return any(cell.batch_size == self.study.base_batch_size for cell in self.cells)
 
 
+def ended_at_their_best(table: StudyTable) -> str | None:
+    """Say how many runs had their best epoch last, so that more epochs may do better; None where none had."""
+    runs = {point.name: point for point in table.points if point.status == "finished"}.values()
+    cut = [
+        run
+        for run in runs
+        if run.measures is not None
+        and run.outcome is not None
+        and run.measures.best_epoch == run.outcome.epochs == run.config.epochs
+        and run.metric("valid", "auc") is not None
+    ]
+    if not cut:
+        return None
+    return (
+        f"{len(cut)} of {len(runs)} runs had their best epoch last: more --epochs may do better, and large "
+        "batches, which take fewer steps an epoch, want more of them"
+    )
+
+
 def tabulate(study: Study, *, target_auc: float | None = None) -> StudyTable:
     """Read what has been trained of a study.
 
