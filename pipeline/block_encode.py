@@ -125,6 +125,7 @@ class BlockEncoder:
         return (
             self._knows_texts
             and len(rows.source.separator.encode()) == 1
+            and rows.source.separator != " "  # a line of spaces is blank, whatever it separates
             and (schema.time is None or schema.time_format in ("auto", "yymmddhh"))
         )
 
