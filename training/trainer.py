@@ -361,7 +361,11 @@ class Trainer:
         try:
             return evaluate(self.model, batches())
         except DivergedError as error:
-            raise DivergedError(f"after step {self.state.step}, on the {split} split: {error}") from error
+            names = {"dense": self.dense_columns, "fields": self.fields}
+            cause = find_cause(self.model, next(iter(loader)), **names)
+            raise DivergedError(
+                f"after step {self.state.step}, on the {split} split: {error}; {cause}"
+            ) from error
 
     def _line(self) -> dict[str, Any]:
         """Make the line on the steps since the last one."""

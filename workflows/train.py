@@ -88,7 +88,7 @@ def run_train(
         config, start = _begin(
             dataset, out=out, recipe=recipe, given=given, resume=resume, init_from=init_from, say=say
         )
-        _check_splits(config, dataset)
+        _check_splits(config, dataset, say)
         device = resolve_device(config.device)
         _tell(config, dataset, device, say)
         stop = held.enter_context(StopSignals())
@@ -130,7 +130,7 @@ def _begin(
     """Return the values of a run, and the checkpoint that it goes on from."""
     if resume:
         if init_from is not None:
-            given = {**given, "init_from": str(init_from)}
+            given = {**given, "init_from": str(init_from.absolute())}
         run, start = resume_run(out, dataset, recipe=recipe, given=given, say=say)
         return run.config, start
     if init_from is not None:
@@ -171,7 +171,7 @@ def _configure_from(
         f"beginning with the best epoch of {init_from} and its values: {config.model}, batch "
         f"{config.batch_size:,}, epochs {config.epochs}"
     )
-    return config.model_copy(update={"init_from": str(init_from)})
+    return config.model_copy(update={"init_from": str(init_from.absolute())})
 
 
 def _initialise(config: TrainConfig, dataset: Dataset) -> Callable[[CTRModel, TableOptimizer], None] | None:
@@ -182,7 +182,7 @@ def _initialise(config: TrainConfig, dataset: Dataset) -> Callable[[CTRModel, Ta
     return lambda model, optimizer: begin_with(before, dataset, model, optimizer)
 
 
-def _check_splits(config: TrainConfig, dataset: Dataset) -> None:
+def _check_splits(config: TrainConfig, dataset: Dataset, say: Callable[[str], None]) -> None:
     """Raise for a split that was named and is not there; valid and test may be missing by default."""
     for option in _SPLITS:
         split = getattr(config, option)
@@ -192,6 +192,10 @@ def _check_splits(config: TrainConfig, dataset: Dataset) -> None:
                 f"--{option.replace('_', '-')} {split}: {dataset.path} has no such split, but "
                 f"{', '.join(dataset.rows)}"
             )
+    if config.train_split in (config.valid_split, config.test_split):
+        say(
+            f"the rows of {config.train_split} are trained on and evaluated: their AUC is too good to be true"
+        )
 
 
 def _tell(config: TrainConfig, dataset: Dataset, device: torch.device, say: Callable[[str], None]) -> None:
