@@ -110,11 +110,17 @@ def run_train(
             Run.create(out, config, dataset, force=force)
             held.enter_context(hold_folder(out))
         try:
-            return config, trainer.fit()
+            result = trainer.fit()
         except StoppedError as error:
             raise StoppedError(
                 f"{error}, its state is saved; go on with: stampede train {dataset_path} --out {out} --resume"
             ) from error
+    if result.skipped:
+        say(
+            f"{result.skipped:,} of {result.steps:,} batches were left out, since their loss or gradients were "
+            f"not finite: {out}/metrics.jsonl has their steps"
+        )
+    return config, result
 
 
 def _begin(
