@@ -117,8 +117,8 @@ def run_train(
             ) from error
     if result.skipped:
         say(
-            f"{result.skipped:,} of {result.steps:,} batches were left out, since their loss or gradients were "
-            f"not finite: {out}/metrics.jsonl has their steps"
+            f"{result.skipped:,} of {result.steps:,} batches were left out: their loss or gradients were not "
+            f"finite; {out}/metrics.jsonl has their steps"
         )
     return config, result
 
