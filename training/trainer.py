@@ -221,6 +221,13 @@ class Trainer:
                 self._end_epoch(records)
                 if self.stop() and not self._finished():
                     raise self._stopped()
+            if (
+                state.best_step == 0
+            ):  # the run had ended, and its best checkpoint was lost: the last one is it
+                with self.average.applied() if self.average is not None else nullcontext():
+                    state.best_valid = self._evaluate(self.valid, "valid")
+                state.best_epoch, state.best_step = state.epoch - 1, state.step
+                mark_best(self.run, state.step)
             load_best(self.run, self.model)
             test = self._evaluate(self.test, "test")
             records.write(

@@ -239,6 +239,21 @@ class TestDamage:
         assert start.state.best_epoch == 0
         assert "is damaged: its checksum is another; it was the best so far" in lines[0]
 
+    def test_the_last_is_best_where_a_run_that_ended_lost_its_best(
+        self, dataset: Dataset, tmp_path: Path
+    ) -> None:
+        run = tmp_path / "ended"
+        values = {"epochs": 6, "learning_rate": 0.03, "embedding_learning_rate": 0.1, "warmup_epochs": 0}
+        first = trainer(dataset, run, config(**values)).fit()
+        assert first.best_epoch < 6
+        (run / "best" / "model.safetensors").write_bytes(b"")
+
+        again = trainer(dataset, run, config(**values), start=latest_checkpoint(run, silent)).fit()
+
+        assert again.best_epoch == 6
+        assert again.test is not None
+        assert (run / "best").resolve().name == f"step-{6 * BATCHES}"
+
     def test_a_run_that_was_copied_without_links_goes_on(
         self,
         run: Path,
