@@ -34,7 +34,14 @@ NEEDED_BY: dict[str, str] = {
     "cudf-polars-cu13": "prepare --engine polars-gpu",
     "cupy-cuda13x": "train --device cuda",
     "dask-cuda": "prepare --engine polars-gpu, on several GPUs",
+    "fastapi": "serve",
     "numba-cuda": "train --device cuda",
+    "onnx": "export --format onnx",
+    "onnxruntime": "export --format onnx",
+    "onnxscript": "export --format onnx",
+    "optuna": "sweep --search",
+    "prometheus-client": "serve",
+    "uvicorn": "serve",
 }
 
 T = TypeVar("T")
@@ -329,13 +336,13 @@ def _driver(root: Path) -> str | None:
 
 
 def _packages() -> tuple[Package, ...]:
-    """Return the packages that the extras name, but for those of development."""
+    """Return the packages that the extras name, but for those of development and of the documentation."""
     packages = []
     for line in metadata.requires(DISTRIBUTION) or ():
         requirement, _, marker = line.partition(";")
         extra = re.search(r"extra == [\"'](\w+)[\"']", marker)
         name = re.match(r"[\w.-]+", requirement)
-        if extra is None or name is None or extra[1] == "dev":
+        if extra is None or name is None or extra[1] in ("dev", "docs") or name[0] == DISTRIBUTION:
             continue
         packages.append(
             Package(name[0], extra[1], _version(name[0]), requirement.strip(), NEEDED_BY.get(name[0]))

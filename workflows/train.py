@@ -25,7 +25,7 @@ from stampede.workflows.files import hold_folder
 from stampede.workflows.growth import init_from as begin_with
 from stampede.workflows.recipe import RECIPES, Recipe, TrainRecipe, configure, describe_exceptions
 from stampede.workflows.resume import resume_run
-from stampede.workflows.run import Run
+from stampede.workflows.run import CONFIG, Run
 
 SMALL_BELOW_ROWS = 1_000_000
 
@@ -83,7 +83,7 @@ def run_train(
             "prepare it with --dense log-bucket, which makes categories of numbers"
         )
     with ExitStack() as held:
-        if resume:
+        if resume and (out / CONFIG).is_file():  # what is no run is refused, and left as it is
             held.enter_context(hold_folder(out))
         config, start = _begin(
             dataset, out=out, recipe=recipe, given=given, resume=resume, init_from=init_from, say=say
@@ -105,7 +105,7 @@ def run_train(
         )
         say(trainer.train.describe())
         if not resume:
-            if out.is_dir():
+            if (out / CONFIG).is_file():
                 held.enter_context(hold_folder(out))
             Run.create(out, config, dataset, force=force)
             held.enter_context(hold_folder(out))

@@ -17,8 +17,8 @@ from benchmarks.gpu_check.standins import is_importable
 ROOT = Path(__file__).parents[2]
 
 NEEDED = (
-    *("numba", "numpy", "polars", "pydantic", "rich", "safetensors", "tensorboard", "tomli_w", "torch"),
-    *("typer", "zstandard"),
+    *("jinja2", "numba", "numpy", "plotly", "polars", "pydantic", "rich", "safetensors", "tensorboard"),
+    *("tomli_w", "torch", "typer", "zstandard"),
 )
 """Import names of what the package depends on."""
 

@@ -105,6 +105,6 @@ def test_it_ends_after_the_requests_in_flight_but_not_later_than_the_grace(run: 
             answer = client.makefile("rb").read()
             out, err = process.communicate(timeout=90)
 
-    assert line.startswith("stampede: serving fm/step-")
+    assert line.startswith("stampede: serving deepfm/step-")
     assert answer.startswith(b"HTTP/1.1 200 OK")
-    assert (out, err, process.returncode) == ("", "", 0)
+    assert (out, err, process.returncode) == ("", "stampede: stopped; no request is open\n", 0)

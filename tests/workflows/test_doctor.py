@@ -312,7 +312,14 @@ def test_every_optional_package_that_the_code_imports_is_said_to_be_needed() -> 
         "cudf_polars": "cudf-polars-cu13",
         "cupy": "cupy-cuda13x",
         "dask_cuda": "dask-cuda",
+        "fastapi": "fastapi",
         "numba_cuda": "numba-cuda",
+        "onnx": "onnx",
+        "onnxruntime": "onnxruntime",
+        "onnxscript": "onnxscript",
+        "optuna": "optuna",
+        "prometheus_client": "prometheus-client",
+        "uvicorn": "uvicorn",
     }
     imported = set()
     for folder in ("pipeline", "kernels", "training", "workflows", "cli"):
