@@ -29,7 +29,8 @@ from stampede.training.bootstrap import (
 from stampede.training.config import Device
 from stampede.training.evaluation import EVALUATION_BATCH, logits_of
 from stampede.training.loader import Loader, open_loader
-from stampede.workflows.growth import dataset_of, ids_of_run
+from stampede.training.rowgroups import IdTables
+from stampede.workflows.growth import dataset_of
 from stampede.workflows.run import Run
 
 LOADER_MEMORY = 1 << 30
@@ -134,8 +135,8 @@ def run_compare(
     progress = progress or Silent()
     ordered = _ordered(paths, baseline)
     runs = [Run.open(path) for path in ordered]
-    dataset = _dataset_of(runs, data)
-    labels, logits = _score(runs, dataset, split, device=device, threads=threads, progress=progress)
+    dataset, ids = _dataset_of(runs, data)
+    labels, logits = _score(runs, dataset, ids, split, device=device, threads=threads, progress=progress)
     rows = [ScoredRows.of(labels, scores) for scores in logits]
     progress.start("bootstrap", resamples * len(labels))
     resampled = bootstrap(
@@ -200,21 +201,23 @@ def _ordered(paths: Sequence[Path], baseline: Path | None) -> list[Path]:
     return [paths[first], *(path for i, path in enumerate(paths) if i != first)]
 
 
-def _dataset_of(runs: Sequence[Run], data: Path | None) -> Dataset:
-    """Return the dataset that all runs read."""
-    datasets = [dataset_of(run, data)[0] for run in runs]
+def _dataset_of(runs: Sequence[Run], data: Path | None) -> tuple[Dataset, list[IdTables | None]]:
+    """Return the dataset that all runs read, and what each has for its ids."""
+    opened = [dataset_of(run, data) for run in runs]
+    datasets = [dataset for dataset, _ in opened]
     for run, dataset in zip(runs, datasets, strict=True):
         if dataset.fingerprint != datasets[0].fingerprint:
             raise CheckpointError(
                 f"{run.path} was trained on {dataset.path}, and {runs[0].path} on {datasets[0].path}: "
                 "name a dataset that both can read with --data"
             )
-    return datasets[0]
+    return datasets[0], [ids for _, ids in opened]
 
 
 def _score(
     runs: Sequence[Run],
     dataset: Dataset,
+    ids_of_runs: Sequence[IdTables | None],
     split: Split,
     *,
     device: Device | None,
@@ -225,10 +228,9 @@ def _score(
     loaders: dict[torch.device, Loader] = {}
     scores: list[NDArray[np.float32]] = []
     labels: NDArray[np.int8] = np.empty(0, np.int8)
-    for run in runs:
+    for run, ids in zip(runs, ids_of_runs, strict=True):
         place = run.use(device, threads)
-        ids = ids_of_run(run, dataset)  # with ids of its own, a run has rows of its own
-        loader = loaders.get(place) if ids is None else None
+        loader = loaders.get(place) if ids is None else None  # with ids of its own, a run has rows of its own
         if loader is None:
             loader = open_loader(
                 dataset, split, batch_size=EVALUATION_BATCH, device=place, memory=LOADER_MEMORY, ids=ids

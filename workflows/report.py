@@ -12,8 +12,9 @@ from stampede.pipeline.dataset import Dataset, Split
 from stampede.pipeline.progress import Progress, Silent
 from stampede.training.checkpoint import BEST
 from stampede.training.config import Device
+from stampede.training.rowgroups import IdTables
 from stampede.workflows.files import check_free
-from stampede.workflows.growth import ids_of_run
+from stampede.workflows.growth import dataset_of
 from stampede.workflows.page import Block, Note, Page, Section, write
 from stampede.workflows.reporting.clipping import clipping
 from stampede.workflows.reporting.curves import curves
@@ -79,8 +80,8 @@ def run_report(
     asked = any(value is not None for value in (data_path, split, device))
     dataset, scored, missing = None, None, ""
     try:
-        dataset = _open_dataset(run, data_path)
-        scored = _score(run, dataset, split, device, threads, progress or Silent())
+        dataset, ids = dataset_of(run, data_path)
+        scored = _score(run, dataset, ids, split, device, threads, progress or Silent())
     except StampedeError as error:
         if asked and os.path.lexists(run.path / BEST):
             raise
@@ -97,18 +98,10 @@ def run_report(
     )
 
 
-def _open_dataset(run: Run, path: Path | None) -> Dataset:
-    if path is None:
-        return run.open_dataset()
-    dataset = Dataset.open(path)
-    if ids_of_run(run, dataset) is None:
-        run.check_dataset(dataset)
-    return dataset
-
-
 def _score(
     run: Run,
     dataset: Dataset,
+    ids: IdTables | None,
     split: Split | None,
     device: Device | None,
     threads: int | None,
@@ -118,7 +111,7 @@ def _score(
     chosen = split or next((name for name in mine if name in dataset.rows), None)
     if chosen is None:
         raise StampedeError(f"{dataset.path} has neither a test nor a valid split")
-    return score_split(run, dataset, chosen, device=run.use(device, threads), progress=progress)
+    return score_split(run, dataset, chosen, ids=ids, device=run.use(device, threads), progress=progress)
 
 
 def _page(

@@ -14,7 +14,7 @@ from stampede.pipeline.dataset import NULL_ID, UNSEEN_ID, Dataset, Split
 from stampede.pipeline.progress import Progress
 from stampede.pipeline.vocabulary import Vocabulary
 from stampede.training.evaluation import EVALUATION_BATCH, logits_of
-from stampede.training.loader import Loader, open_loader
+from stampede.training.loader import open_loader
 from stampede.training.metrics import (
     Evaluation,
     Float64,
@@ -24,8 +24,7 @@ from stampede.training.metrics import (
     log_loss,
     probabilities_of,
 )
-from stampede.training.resident import DeviceLoader
-from stampede.workflows.growth import ids_of_run
+from stampede.training.rowgroups import IdTables
 from stampede.workflows.reporting.text import bounds
 from stampede.workflows.run import Run
 
@@ -104,9 +103,21 @@ class ScoredRows:
 
 
 def score_split(
-    run: Run, dataset: Dataset, split: Split, *, device: torch.device, progress: Progress
+    run: Run,
+    dataset: Dataset,
+    split: Split,
+    *,
+    ids: IdTables | None = None,
+    device: torch.device,
+    progress: Progress,
 ) -> ScoredRows:
     """Score a split with the best epoch of a run.
+
+    Parameters
+    ----------
+    ids:
+        What the run has for the dataset's ids where these grew, of
+        :func:`stampede.workflows.growth.dataset_of`.
 
     Raises
     ------
@@ -116,7 +127,14 @@ def score_split(
         There is no such split, or it is damaged.
     """
     model = run.load_model(device)
-    loader = _open(run, dataset, split, device)
+    loader = open_loader(
+        dataset,
+        split,
+        batch_size=EVALUATION_BATCH,
+        device=device,
+        memory=run.config.loader_memory,
+        ids=ids,
+    )
     fields = tuple(run.encoder.vocabularies)
     vocabularies = list(run.encoder.vocabularies.values())
     tables = [codes_of(vocabulary) for vocabulary in vocabularies]
@@ -130,9 +148,9 @@ def score_split(
     done = 0
     for batch_logits, batch in logits_of(model, loader):
         here = slice(done, done + len(batch))
-        ids = batch.ids.cpu().numpy()
+        of_rows = batch.ids.cpu().numpy()
         for column, table in enumerate(tables):
-            codes[column, here] = table[ids[:, column]]
+            codes[column, here] = table[of_rows[:, column]]
         rarest[here] = np.where(codes[:, here] == EMPTY, of_empty[:, None], codes[:, here]).min(axis=0)
         evaluation.update(batch_logits, batch.labels)
         logits[here] = batch_logits.float().cpu().numpy()
@@ -153,16 +171,6 @@ def score_split(
         scores=probabilities_of(sorted_logits),
         codes=codes,
         rarest=rarest[order],
-    )
-
-
-def _open(run: Run, dataset: Dataset, split: Split, device: torch.device) -> Loader:
-    """Open a split with the ids that the run has for its values."""
-    ids = ids_of_run(run, dataset)
-    if ids is not None:
-        return DeviceLoader(dataset, split, batch_size=EVALUATION_BATCH, device=device, ids=ids)
-    return open_loader(
-        dataset, split, batch_size=EVALUATION_BATCH, device=device, memory=run.config.loader_memory
     )
 
 
