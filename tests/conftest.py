@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,11 @@ import pytest
 import torch
 
 DATA = Path(__file__).parent / "data"
+
+# so that helpers are importable as tests.…, however pytest was started
+ROOT = str(Path(__file__).resolve().parents[1])
+if ROOT not in sys.path:
+    sys.path.insert(0, ROOT)
 
 
 @dataclass(frozen=True)

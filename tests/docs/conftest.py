@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-ROOT = str(Path(__file__).resolve().parents[2])
-if ROOT not in sys.path:
-    sys.path.insert(0, ROOT)
-
-from tests.docs.runner import PageRun, environment  # noqa: E402
-from tests.docs.supplies import Supplies  # noqa: E402
-from tests.pipeline.logs import memory_folder  # noqa: E402
+from tests.docs.runner import PageRun, environment
+from tests.docs.supplies import Supplies
+from tests.pipeline.logs import memory_folder
 
 
 @pytest.fixture
